@@ -1,4 +1,4 @@
-"""Histories told by hand, for tests of the checker: one thing after the other, on a clock that only they move."""
+"""Histories written by hand, for tests of the checker: one operation after the other, on a clock of their own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tools.chaos.history import (
     Damaged,
     Delivery,
     Discharge,
-    Gesture,
+    Disposition,
+    FileDamage,
     Hold,
-    Injury,
     LostCredit,
     Outage,
     Outcome,
@@ -33,7 +33,7 @@ from tools.chaos.history import (
 
 
 class Story:
-    """Each thing takes 10 ms and begins when the one before is over."""
+    """A history whose operations take 10 ms each, one after the other."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -43,7 +43,7 @@ class Story:
 
     @property
     def broken(self) -> list[str]:
-        """The promises that were not kept."""
+        """The broken promises, as the checker finds them."""
         return [violation.promise for violation in check(self.records)]
 
     def wait(self, ms: float) -> None:
@@ -66,11 +66,13 @@ class Story:
     def settle(
         self,
         delivery: Delivery,
-        gesture: Gesture = Gesture.COMPLETE,
+        disposition: Disposition = Disposition.COMPLETE,
         outcome: Outcome = Outcome.OK,
         **more: Any,
     ) -> Settlement:
-        return self._add(Settlement(delivery=delivery.name, gesture=gesture, outcome=outcome, **self._span(), **more))
+        return self._add(
+            Settlement(delivery=delivery.name, disposition=disposition, outcome=outcome, **self._span(), **more)
+        )
 
     def finish(self, *ids: str, entity: str = PLAIN, first: int = 1, **more: Any) -> None:
         """Receive and complete what is left, long after everything else."""
@@ -93,7 +95,7 @@ class Story:
         self._add(SessionCall(hold=hold.name, action=action, value=value, outcome=outcome, **self._span()))
 
     def trade(self, *invoices: str, commit: bool = True, outcome: Outcome | None = Outcome.OK) -> None:
-        """A transaction that takes `order` and sends invoices; without an outcome its client is cut off before."""
+        """Add a transaction that completes `order` and sends invoices; without an outcome it is not discharged."""
         taken = self.receive("order", entity=ORDERS)
         self.settle(taken, transaction="t")
         for invoice in invoices:
@@ -105,7 +107,7 @@ class Story:
         self._add(Cancellation(entity=send.entity, ids=send.ids, outcome=outcome, **self._span()))
 
     def claim(self, *numbers: int, id: str = "c", outcome: Outcome = Outcome.OK) -> Claim:
-        """Numbers are first and last in turn."""
+        """Add a claim; `numbers` alternates first and last numbers of ranges."""
         return self._add(Claim(entity=CLAIMED, name="n", id=id, numbers=numbers, outcome=outcome, **self._span()))
 
     def list_claims(self, **claims: list[int]) -> None:
@@ -118,21 +120,26 @@ class Story:
     def end_claim(
         self, claim: Claim, *numbers: int, outcome: Outcome = Outcome.OK, was_there: bool = True, releases: bool = False
     ) -> None:
-        gesture = Gesture.RELEASE if releases else Gesture.COMPLETE
+        disposition = Disposition.RELEASE if releases else Disposition.COMPLETE
         end = ClaimEnd(
-            claim=claim.id, gesture=gesture, numbers=numbers, outcome=outcome, was_there=was_there, **self._span()
+            claim=claim.id,
+            disposition=disposition,
+            numbers=numbers,
+            outcome=outcome,
+            was_there=was_there,
+            **self._span(),
         )
         self._add(end)
 
     def lose(self, entity: str, amount: int) -> None:
         self._add(LostCredit(entity=entity, count=amount, **self._span()))
 
-    def injure(self) -> None:
-        """Do something to the broker's files that it does not refuse to start with."""
-        self._add(Injury(text="a bit is flipped", **self._span()))
+    def damage_files(self) -> None:
+        """Damage the broker's files, so that it still starts."""
+        self._add(FileDamage(text="a bit is flipped", **self._span()))
 
     def report(self, id: str, number: int = 1, *, entity: str = PLAIN) -> None:
-        """Have the broker say that a message is damaged."""
+        """Let the broker report a message as damaged."""
         self._add(Damaged(entity=entity, id=id, number=number, **self._span()))
 
     def restart(self) -> None:

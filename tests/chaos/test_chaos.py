@@ -1,4 +1,4 @@
-"""Short runs with real brokers: a sound one keeps its promises, one that is broken on purpose is found out.
+"""Short runs with real brokers: a sound one has no violation, one that is broken on purpose has one.
 
 Each run has few faults; `make chaos` has two hundred.
 """
@@ -18,7 +18,7 @@ from tools.chaos.sabotage import BROKEN
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
-"""On a machine that does other things as well."""
+"""Deadline of a run, on a busy machine."""
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -35,7 +35,7 @@ def test_a_sound_broker_keeps_its_promises(tmp_path: Path) -> None:
     code, output = run(tmp_path, "--faults", "12")
     assert code == 0
     assert "no violation" in output
-    assert list(tmp_path.iterdir()) == [], "the folder of a run where all is well is removed"
+    assert list(tmp_path.iterdir()) == [], "the folder of a run without violations is removed"
 
 
 FOUND: dict[str, tuple[int, *tuple[str, ...]]] = {
@@ -45,17 +45,18 @@ FOUND: dict[str, tuple[int, *tuple[str, ...]]] = {
     "truncate-damage": (6, "lost", "returned"),
     "skip-verification": (8, "changed", "unwanted", "broker"),
     "forget-removals": (3, "returned"),
-    "lend-twice": (3, "message locks"),
+    "deliver-locked": (3, "message locks"),
     "enqueue-early": (3, "schedules"),
     "forget-ids": (3, "duplicates"),
-    "halve-transactions": (3, "transactions"),
+    "shorten-transactions": (3, "transactions"),
     "forget-counts": (3, "counts"),
-    "share-claims": (3, "claims", "returned"),
+    "deliver-claimed": (3, "claims", "returned"),
     "trust-the-clock": (20, "message locks"),
 }
-"""How many faults it takes, and which promise is seen broken; where there are two, chance decides which one.
+"""The number of faults needed, and the promises of which at least one is found broken.
 
-What was not written may be a message or its completion, and a message that was completed as well is not missed.
+Which one depends on chance: an unwritten change may be a message or its completion, and a lost message that was also
+completed is not missed.
 """
 
 
@@ -67,16 +68,16 @@ ONLY: dict[str, tuple[Kind, ...]] = {
     "truncate-damage": (Kind.FLIP_TAIL,),
     "skip-verification": (Kind.FLIP_LOG,),
 }
-"""Faults that find it soon; for others the faults are such as disturb little."""
+"""Kinds of faults that reveal the defect soon."""
 OTHERS = (Kind.SUSPEND, Kind.CLOCK, Kind.CUT)
-
+"""Kinds of faults for the other defects, which need no crash."""
 
 SEEDS = (7, 8, 9)
-"""One is mostly enough; but a power cut may come when there is nothing to lose."""
+"""Seeds tried one after the other. One is mostly enough, but a power cut may happen when nothing is unsynced."""
 
 
 @pytest.mark.parametrize("broken", FOUND)
-def test_a_broken_broker_is_found_out(tmp_path: Path, broken: str) -> None:
+def test_a_broken_broker_is_detected(tmp_path: Path, broken: str) -> None:
     faults, *promises = FOUND[broken]
     only = [f"--only={kind}" for kind in ONLY.get(broken, OTHERS)]
     for seed in SEEDS:
@@ -90,14 +91,14 @@ def test_a_broken_broker_is_found_out(tmp_path: Path, broken: str) -> None:
     assert f"history, log and data are in {kept}" in output
     code, again = run(tmp_path, "--check", str(kept / "history.jsonl"))
     assert code == 1
-    assert seen <= seen_in(again, promises), "a run that cannot go on has not received all that was left"
+    assert seen <= seen_in(again, promises), "a check of the kept history finds at least the same"
 
 
 def seen_in(output: str, promises: list[str]) -> set[str]:
     return {promise for promise in promises if f"\n  {promise}: " in output}
 
 
-def test_every_broken_broker_is_tried() -> None:
+def test_every_broken_broker_is_tested() -> None:
     assert set(FOUND) == set(BROKEN)
 
 
@@ -107,7 +108,7 @@ def test_a_seed_decides_all_faults() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_run_has_the_faults_that_were_asked_for_and_all_kinds(seed: int) -> None:
+def test_a_run_has_the_requested_number_of_faults_and_all_kinds(seed: int) -> None:
     faults = Random(seed).choice((24, 50, 200))
     found = list(steps(seed, faults))
     assert sum(step.faults for step in found) == faults

@@ -1,4 +1,4 @@
-"""The broker's process as a run handles it: told what to suffer, and started again when it has ended."""
+"""The broker's process under a run's control: clock, disk, kills, damage, and a restart after it has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.chaos.broker import BrokerProcess
 from tools.chaos.client import Client
 from tools.chaos.disk import Mode
 from tools.chaos.entities import PLAIN, SESSIONS, address
-from tools.chaos.history import ClockSet, Gesture, History, Mishap, Outage, Outcome, SessionCall, now
+from tools.chaos.history import BrokerFailure, ClockSet, Disposition, History, Outage, Outcome, SessionCall, now
 
 FAR = 1_000_000
 
@@ -40,23 +40,23 @@ def kinds(history: History) -> list[type]:
 
 
 def end(broker: BrokerProcess) -> None:
-    """As if it had ended by itself."""
+    """Kill the process without the knowledge of `BrokerProcess`."""
     process = broker._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def test_a_broker_does_as_it_is_told(broker: BrokerProcess, history: History) -> None:
+def test_clock_and_disk_of_a_broker_can_be_controlled(broker: BrokerProcess, history: History) -> None:
     client = Client("test", address(broker.port), history)
     broker.set_clock(FAR)
     assert client.send(PLAIN, amount=2).outcome is Outcome.OK
     broker.set_disk(Mode.FULL)
     sent = 2
-    while client.send(PLAIN).outcome is Outcome.OK:  # until the room is used up that the log has already
+    while client.send(PLAIN).outcome is Outcome.OK:  # until the allocated space of the log is used
         sent += 1
     (taken,) = client.receive(PLAIN, 1, 1.0)
-    assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
+    assert client.settle(taken, Disposition.COMPLETE).outcome is Outcome.OK
     broker.set_disk(Mode.FAILING)
     assert client.send(PLAIN).outcome is Outcome.NO
     broker.set_disk(Mode.FINE)
@@ -68,7 +68,7 @@ def test_a_broker_does_as_it_is_told(broker: BrokerProcess, history: History) ->
     assert len(left) == sent - 1
     for taken in left:
         assert abs(taken.delivery.enqueued - now() - FAR) < FAR / 10
-        assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
+        assert client.settle(taken, Disposition.COMPLETE).outcome is Outcome.OK
     assert client.send(SESSIONS, session="s").outcome is Outcome.OK
     held = client.accept(SESSIONS, None, 1.0)
     client.call_session(held, "set", "state")
@@ -76,16 +76,16 @@ def test_a_broker_does_as_it_is_told(broker: BrokerProcess, history: History) ->
     assert [call.value for call in history.records if isinstance(call, SessionCall)] == ["state", "state"]
     client.drop()
     assert broker.stop() == 0
-    assert broker.complaints() == []
+    assert broker.tracebacks() == []
 
 
-def test_a_broker_that_ended_by_itself_is_a_mishap_and_is_started_again(
+def test_a_broker_that_ended_by_itself_is_a_failure_and_is_started_again(
     broker: BrokerProcess, history: History
 ) -> None:
     broker.check()
     end(broker)
     broker.check()
-    assert kinds(history) == [Outage, Mishap, Outage]
+    assert kinds(history) == [Outage, BrokerFailure, Outage]
     broker.check()
     assert len(history.records) == 3
 
@@ -95,7 +95,7 @@ def test_a_broker_that_ends_when_its_clock_is_set_starts_with_that_clock(
 ) -> None:
     end(broker)
     broker.set_clock(FAR)
-    assert kinds(history) == [Outage, Mishap, Outage, ClockSet]
+    assert kinds(history) == [Outage, BrokerFailure, Outage, ClockSet]
     client = Client("test", address(broker.port), history)
     client.send(PLAIN)
     (taken,) = client.receive(PLAIN, 1, 1.0)
@@ -103,7 +103,7 @@ def test_a_broker_that_ends_when_its_clock_is_set_starts_with_that_clock(
     client.drop()
 
 
-def test_a_broker_that_refuses_to_start_says_why_and_starts_when_the_damage_is_undone(
+def test_a_refused_start_names_the_file_and_succeeds_when_the_damage_is_undone(
     broker: BrokerProcess, history: History
 ) -> None:
     client = Client("test", address(broker.port), history)
@@ -114,14 +114,14 @@ def test_a_broker_that_refuses_to_start_says_why_and_starts_when_the_damage_is_u
     whole, done = damage.contents(broker.data), damage.flip(log, 0, 0)
     refusal = broker.try_start()
     assert refusal is not None
-    assert refusal.is_proper
-    assert log.name in refusal.said
+    assert refusal.is_documented
+    assert log.name in refusal.log
     done.undo()
     assert damage.contents(broker.data) == whole
     broker.start()
     assert len(client.receive(PLAIN, 1, 5.0)) == 1
     client.drop()
-    assert kinds(history).count(Mishap) == 0
+    assert kinds(history).count(BrokerFailure) == 0
 
 
 def test_a_broker_reports_a_damaged_message(broker: BrokerProcess, history: History) -> None:
@@ -136,7 +136,7 @@ def test_a_broker_reports_a_damaged_message(broker: BrokerProcess, history: Hist
     client.drop()
     assert broker.damaged() == {(PLAIN, 2)}
     assert PLAIN in broker.health()
-    assert not broker.asks_for_restart()
+    assert not broker.needs_restart()
 
 
 def test_a_broker_starts_on_a_full_disk(broker: BrokerProcess, history: History) -> None:
@@ -146,5 +146,5 @@ def test_a_broker_starts_on_a_full_disk(broker: BrokerProcess, history: History)
     broker.kill()
     broker.start(Mode.FULL)
     (taken,) = client.receive(PLAIN, 1, 5.0)
-    assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
+    assert client.settle(taken, Disposition.COMPLETE).outcome is Outcome.OK
     client.drop()

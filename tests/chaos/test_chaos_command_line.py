@@ -1,4 +1,4 @@
-"""The exit codes and last lines of `python -m tools.chaos`, with runs that are made up."""
+"""The exit codes and last lines of `python -m tools.chaos`, tested with runs that are replaced by fixed results."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from stories import Story
 
 from tools.chaos import __main__ as command_line
-from tools.chaos.books import Violation
 from tools.chaos.broker import StartFailed
 from tools.chaos.history import dump
+from tools.chaos.history_index import Violation
 from tools.chaos.run import Result, RunFailed
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Result | BaseException]:
-    """What the next runs end with."""
+    """The results or exceptions of the next runs, in order."""
     ends: list[Result | BaseException] = []
 
-    class MadeUp:
+    class FixedRun:
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
 
@@ -30,11 +30,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Result | BaseException]:
                 raise end
             return end
 
-    monkeypatch.setattr(command_line, "Run", MadeUp)
+    monkeypatch.setattr(command_line, "Run", FixedRun)
     return ends
 
 
-def test_a_run_where_all_is_well_leaves_nothing(
+def test_a_run_without_violations_deletes_its_folder(
     runs: list[Result | BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.append(Result([], []))
@@ -43,13 +43,13 @@ def test_a_run_where_all_is_well_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_kept_on_demand(runs: list[Result | BaseException], tmp_path: Path) -> None:
+def test_a_folder_is_kept_on_request(runs: list[Result | BaseException], tmp_path: Path) -> None:
     runs.append(Result([], []))
     assert command_line.main(["--folder", str(tmp_path), "--keep"]) == 0
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_violation_is_told_with_the_way_to_the_same_run(
+def test_a_violation_is_printed_with_the_command_that_repeats_the_run(
     runs: list[Result | BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.append(Result([], [Violation("lost", "a is gone")] * 11))
@@ -58,12 +58,12 @@ def test_a_violation_is_told_with_the_way_to_the_same_run(
     output = capsys.readouterr().out
     assert "  lost: 11\n    a is gone\n" in output
     assert "    … and 1 more\n" in output
-    assert f"again: python -m tools.chaos {' '.join(arguments)}\n" in output
+    assert f"to run it again: python -m tools.chaos {' '.join(arguments)}\n" in output
     assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("failure", [RunFailed("no"), StartFailed("no"), OSError("no"), AssertionError("no")])
-def test_a_run_that_failed_is_no_broken_promise(
+def test_a_run_that_fails_has_an_exit_code_of_its_own(
     runs: list[Result | BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: Exception
 ) -> None:
     runs.append(failure)
@@ -72,7 +72,7 @@ def test_a_run_that_failed_is_no_broken_promise(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_interrupted_run_says_so(runs: list[Result | BaseException], tmp_path: Path) -> None:
+def test_an_interrupted_run_exits_with_130(runs: list[Result | BaseException], tmp_path: Path) -> None:
     runs.append(KeyboardInterrupt())
     assert command_line.main(["--folder", str(tmp_path)]) == 130
 

@@ -1,4 +1,4 @@
-"""The checker finds what is wrong in a history, and nothing in one where all is well."""
+"""The checker finds the violations in a history, and none in a correct one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.chaos.entities import (
     WINDOW_MS,
     dead_letters,
 )
-from tools.chaos.history import Gesture, Leftover, Mishap, Outcome, Way, dump, load
+from tools.chaos.history import BrokerFailure, Disposition, Leftover, Outcome, Way, dump, load
 from tools.chaos.lock_checks import SLACK_MS
 
 NO, UNKNOWN = Outcome.NO, Outcome.UNKNOWN
@@ -40,7 +40,7 @@ def story() -> Story:
 # --- messages that are lost ---
 
 
-def test_a_message_that_was_sent_received_and_completed_is_well(story: Story) -> None:
+def test_a_message_that_was_sent_received_and_completed_is_no_violation(story: Story) -> None:
     story.send("a")
     story.finish("a")
     assert story.broken == []
@@ -52,18 +52,18 @@ def test_an_acknowledged_message_that_never_came_is_lost(story: Story) -> None:
 
 
 @pytest.mark.parametrize("outcome", [NO, UNKNOWN])
-def test_what_was_not_acknowledged_need_not_come(story: Story, outcome: Outcome) -> None:
+def test_an_unacknowledged_message_may_be_missing(story: Story, outcome: Outcome) -> None:
     story.send("a", outcome=outcome)
     assert story.broken == []
 
 
-def test_what_was_in_doubt_may_come(story: Story) -> None:
+def test_a_message_with_unknown_outcome_may_be_received(story: Story) -> None:
     story.send("a", outcome=UNKNOWN)
     story.finish("a")
     assert story.broken == []
 
 
-def test_a_message_whose_completion_is_in_doubt_may_be_gone(story: Story) -> None:
+def test_a_message_whose_completion_is_in_doubt_may_be_missing(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), outcome=UNKNOWN)
     assert story.broken == []
@@ -77,14 +77,14 @@ def test_a_message_whose_completion_was_refused_must_still_be_there(story: Story
 
 def test_a_message_may_end_among_the_dead_letters(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEAD_LETTER)
+    story.settle(story.receive("a"), Disposition.DEAD_LETTER)
     story.finish("a", entity=dead_letters(PLAIN))
     assert story.broken == []
 
 
 def test_a_dead_letter_that_is_nowhere_is_lost(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEAD_LETTER)
+    story.settle(story.receive("a"), Disposition.DEAD_LETTER)
     assert story.broken == ["lost"]
 
 
@@ -96,23 +96,23 @@ def test_a_message_that_is_in_one_subscription_only_is_lost_in_the_other(story: 
 
 def test_a_deferred_message_that_is_nowhere_is_lost(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEFER)
+    story.settle(story.receive("a"), Disposition.DEFER)
     assert story.broken == ["lost"]
 
 
-def test_messages_may_be_lost_on_the_way_to_who_receives_and_deletes(story: Story) -> None:
+def test_messages_in_flight_to_a_receive_and_delete_link_may_be_lost(story: Story) -> None:
     story.send("a", "b", entity=DELETED)
     story.lose(DELETED, 2)
     assert story.broken == []
 
 
-def test_no_more_may_be_lost_on_the_way_than_were_on_it(story: Story) -> None:
+def test_no_more_messages_may_be_lost_than_were_in_flight(story: Story) -> None:
     story.send("a", "b", entity=DELETED)
     story.lose(DELETED, 1)
     assert story.broken == ["lost"]
 
 
-def test_what_was_on_its_way_when_a_connection_broke_excuses_no_other_entity(story: Story) -> None:
+def test_messages_in_flight_excuse_no_loss_in_another_entity(story: Story) -> None:
     story.send("a")
     story.lose(DELETED, 1)
     assert story.broken == ["lost"]
@@ -130,7 +130,7 @@ def test_a_message_that_came_with_another_byte_is_changed(story: Story) -> None:
 @pytest.mark.parametrize("place", [PLAIN, dead_letters(PLAIN)])
 def test_a_message_that_is_reported_as_damaged_is_not_lost(story: Story, place: str) -> None:
     story.send("a")
-    story.injure()
+    story.damage_files()
     story.report("a", entity=place)
     assert story.broken == []
 
@@ -138,7 +138,7 @@ def test_a_message_that_is_reported_as_damaged_is_not_lost(story: Story, place: 
 def test_a_report_excuses_no_other_message(story: Story) -> None:
     story.send("a")
     story.send("b")
-    story.injure()
+    story.damage_files()
     story.report("a")
     assert story.broken == ["lost"]
 
@@ -146,7 +146,7 @@ def test_a_report_excuses_no_other_message(story: Story) -> None:
 def test_no_more_messages_are_reported_than_were_damaged(story: Story) -> None:
     story.send("a")
     story.send("b")
-    story.injure()
+    story.damage_files()
     story.report("a")
     story.report("b", 2)
     assert story.broken == ["damaged"]
@@ -154,26 +154,26 @@ def test_no_more_messages_are_reported_than_were_damaged(story: Story) -> None:
 
 def test_the_copies_of_a_message_are_damaged_together(story: Story) -> None:
     story.send("a", entity=TOPIC)
-    story.injure()
+    story.damage_files()
     for path in SUBSCRIPTIONS:
         story.report("a", entity=path)
     assert story.broken == []
 
 
-def test_what_is_reported_as_damaged_does_not_come(story: Story) -> None:
+def test_a_message_reported_as_damaged_is_not_delivered(story: Story) -> None:
     story.send("a")
-    story.injure()
+    story.damage_files()
     story.report("a")
     story.finish("a")
     assert story.broken == ["damaged"]
 
 
-def test_what_is_damaged_is_there_for_its_batch_and_its_transaction(story: Story) -> None:
+def test_a_damaged_message_counts_for_its_batch_and_its_transaction(story: Story) -> None:
     story.send("a", "b")
     story.send("order", entity=ORDERS)
     story.trade("c", "d", outcome=UNKNOWN)
-    story.injure()
-    story.injure()
+    story.damage_files()
+    story.damage_files()
     story.report("a")
     story.report("c", entity=INVOICES)
     story.finish("b", first=2)
@@ -184,7 +184,7 @@ def test_what_is_damaged_is_there_for_its_batch_and_its_transaction(story: Story
 def test_a_transaction_of_which_a_damaged_message_is_left_was_committed(story: Story) -> None:
     story.send("order", entity=ORDERS)
     story.trade("a", outcome=UNKNOWN)
-    story.injure()
+    story.damage_files()
     story.report("a", entity=INVOICES)
     assert story.broken == []
 
@@ -192,18 +192,18 @@ def test_a_transaction_of_which_a_damaged_message_is_left_was_committed(story: S
 def test_an_id_whose_message_is_damaged_is_stored(story: Story) -> None:
     story.send("a", entity=UNIQUE, key="k")
     story.send("b", entity=UNIQUE, key="k")
-    story.injure()
+    story.damage_files()
     story.report("a", entity=UNIQUE)
     assert story.broken == []
 
 
-def test_a_damaged_message_of_a_session_is_passed_over(story: Story) -> None:
+def test_a_damaged_message_of_a_session_is_skipped(story: Story) -> None:
     for id in ("a", "b"):
         story.send(id, entity=SESSIONS, session="s")
     hold = story.accept()
-    story.settle(story.receive_of(hold, "a", 1), Gesture.ABANDON)
+    story.settle(story.receive_of(hold, "a", 1), Disposition.ABANDON)
     story.restart()
-    story.injure()
+    story.damage_files()
     story.report("a", entity=SESSIONS)
     hold = story.accept()
     story.settle(story.receive_of(hold, "b", 2))
@@ -219,12 +219,12 @@ def test_a_message_that_was_refused_must_not_come(story: Story) -> None:
     assert story.broken == ["unwanted"]
 
 
-def test_a_message_that_nobody_sent_must_not_come(story: Story) -> None:
+def test_a_message_that_was_never_sent_must_not_be_received(story: Story) -> None:
     story.finish("a")
     assert story.broken == ["unwanted"]
 
 
-def test_a_message_that_nobody_sent_must_not_be_among_the_dead_letters(story: Story) -> None:
+def test_a_message_that_was_never_sent_must_not_be_dead_lettered(story: Story) -> None:
     story.finish("a", entity=dead_letters(PLAIN))
     assert story.broken == ["unwanted"]
 
@@ -235,10 +235,10 @@ def test_a_message_must_not_come_from_where_it_was_not_sent(story: Story) -> Non
     assert story.broken == ["unwanted"]
 
 
-@pytest.mark.parametrize("gesture", [Gesture.COMPLETE, Gesture.DEFER, Gesture.DEAD_LETTER])
-def test_a_message_must_not_come_back_after_its_settlement(story: Story, gesture: Gesture) -> None:
+@pytest.mark.parametrize("disposition", [Disposition.COMPLETE, Disposition.DEFER, Disposition.DEAD_LETTER])
+def test_a_message_must_not_come_back_after_its_settlement(story: Story, disposition: Disposition) -> None:
     story.send("a")
-    story.settle(story.receive("a"), gesture)
+    story.settle(story.receive("a"), disposition)
     story.finish("a", count=1)
     assert story.broken == ["returned"]
 
@@ -252,7 +252,7 @@ def test_a_message_may_come_back_when_its_completion_is_in_doubt(story: Story) -
 
 def test_a_deferred_message_is_fetched(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEFER)
+    story.settle(story.receive("a"), Disposition.DEFER)
     story.finish("a", way=Way.FETCH, count=1)
     assert story.broken == []
 
@@ -264,14 +264,14 @@ def test_a_message_of_a_session_must_not_come_back_after_its_completion(story: S
     assert story.broken == ["returned"]
 
 
-def test_what_was_received_and_deleted_must_not_come_again(story: Story) -> None:
+def test_a_message_received_and_deleted_must_not_be_delivered_again(story: Story) -> None:
     story.send("a", entity=DELETED)
     story.receive("a", entity=DELETED, way=Way.DELETE)
     story.receive("a", entity=DELETED, way=Way.DELETE)
     assert story.broken == ["returned"]
 
 
-def test_what_was_received_and_deleted_must_not_be_there_at_the_end(story: Story) -> None:
+def test_a_message_received_and_deleted_must_not_exist_at_the_end(story: Story) -> None:
     story.send("a", entity=DELETED)
     story.receive("a", entity=DELETED, way=Way.DELETE)
     story.finish("a", entity=DELETED)
@@ -280,7 +280,7 @@ def test_what_was_received_and_deleted_must_not_be_there_at_the_end(story: Story
 
 def test_a_deferred_message_must_not_come_back_after_it_was_fetched_and_completed(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEFER)
+    story.settle(story.receive("a"), Disposition.DEFER)
     story.settle(story.receive("a", way=Way.FETCH, count=1))
     story.finish("a", way=Way.FETCH, count=2)
     assert story.broken == ["returned"]
@@ -288,13 +288,13 @@ def test_a_deferred_message_must_not_come_back_after_it_was_fetched_and_complete
 
 def test_a_dead_letter_must_not_come_back_after_its_completion(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEAD_LETTER)
+    story.settle(story.receive("a"), Disposition.DEAD_LETTER)
     story.finish("a", entity=dead_letters(PLAIN))
     story.finish("a", entity=dead_letters(PLAIN))
     assert story.broken == ["returned"]
 
 
-def test_who_prefetches_may_find_later_what_came_before_another_completed_it(story: Story) -> None:
+def test_a_prefetched_message_may_be_recorded_after_another_client_completed_it(story: Story) -> None:
     story.send("a")
     attached = story.now
     buffered_until = int(story.now) + LOCK_MS
@@ -316,7 +316,7 @@ def test_the_lock_tells_that_a_prefetched_message_came_after_its_completion(stor
 # --- numbers and order ---
 
 
-def test_a_number_stands_for_one_message(story: Story) -> None:
+def test_a_number_belongs_to_one_message(story: Story) -> None:
     story.send("a")
     story.send("b")
     story.finish("a", first=7)
@@ -331,7 +331,7 @@ def test_a_message_is_stored_once(story: Story) -> None:
     assert story.broken == ["numbers"]
 
 
-def test_the_number_of_a_scheduled_message_is_no_other_messages(story: Story) -> None:
+def test_a_scheduled_message_shares_its_number_with_no_other(story: Story) -> None:
     send = story.send("a", entity=SCHEDULED, due=int(story.now) + 9000, numbers=(5,))
     story.cancel(send)
     story.send("b", entity=SCHEDULED)
@@ -339,27 +339,27 @@ def test_the_number_of_a_scheduled_message_is_no_other_messages(story: Story) ->
     assert story.broken == ["numbers"]
 
 
-def test_the_numbers_of_scheduled_messages_are_told_once(story: Story) -> None:
+def test_the_numbers_of_scheduled_messages_are_returned_once(story: Story) -> None:
     for id in "ab":
         story.cancel(story.send(id, entity=SCHEDULED, due=int(story.now) + 9000, numbers=(5,)))
     assert story.broken == ["numbers"]
 
 
-def test_what_is_sent_later_has_the_higher_number(story: Story) -> None:
+def test_a_message_sent_later_has_the_higher_number(story: Story) -> None:
     story.send("a")
     story.send("b")
     story.finish("b", "a")
     assert story.broken == ["order"]
 
 
-def test_each_message_with_too_low_a_number_is_told(story: Story) -> None:
+def test_each_message_with_too_low_a_number_is_a_violation(story: Story) -> None:
     for id in "abc":
         story.send(id)
     story.finish("b", "c", "a")
     assert story.broken == ["order", "order"]
 
 
-def test_numbers_tell_nothing_of_what_is_scheduled_or_in_doubt(story: Story) -> None:
+def test_numbers_of_scheduled_and_unacknowledged_messages_are_not_checked(story: Story) -> None:
     due = int(story.now) + 5000
     story.send("a", entity=SCHEDULED, due=due)
     story.send("b", entity=SCHEDULED, outcome=UNKNOWN)
@@ -368,7 +368,7 @@ def test_numbers_tell_nothing_of_what_is_scheduled_or_in_doubt(story: Story) -> 
     assert story.broken == []
 
 
-def test_what_is_sent_at_the_same_time_has_numbers_in_any_order(story: Story) -> None:
+def test_messages_sent_at_the_same_time_have_numbers_in_any_order(story: Story) -> None:
     first = story.send("a")
     second = story.send("b")
     story.records[0] = replace(first, end=second.end)
@@ -395,12 +395,12 @@ def test_a_message_of_a_session_must_not_overtake_another(story: Story) -> None:
     assert story.broken == ["session order"]
 
 
-@pytest.mark.parametrize(("gesture", "outcome"), [(Gesture.ABANDON, Outcome.OK), (Gesture.COMPLETE, NO)])
-def test_a_message_of_a_session_that_was_given_back_waits_again(
-    story: Story, gesture: Gesture, outcome: Outcome
+@pytest.mark.parametrize(("disposition", "outcome"), [(Disposition.ABANDON, Outcome.OK), (Disposition.COMPLETE, NO)])
+def test_a_returned_message_of_a_session_is_active_again(
+    story: Story, disposition: Disposition, outcome: Outcome
 ) -> None:
     story.send("a", "b", entity=SESSIONS, session="s")
-    story.settle(story.receive_of(story.accept(), "a", 1), gesture, outcome)
+    story.settle(story.receive_of(story.accept(), "a", 1), disposition, outcome)
     story.settle(story.receive_of(story.accept(), "b", 2))
     story.settle(story.receive_of(story.accept(), "a", 1, count=1))
     assert story.broken == ["session order"]
@@ -426,7 +426,7 @@ def test_an_abandoned_message_of_a_session_takes_its_old_place(story: Story) -> 
     story.send("a", "b", entity=SESSIONS, session="s")
     hold = story.accept()
     first, second = story.receive_of(hold, "a", 1), story.receive_of(hold, "b", 2)
-    story.settle(first, Gesture.ABANDON)
+    story.settle(first, Disposition.ABANDON)
     story.settle(second)
     story.settle(story.receive_of(hold, "a", 1, count=1))
     assert story.broken == []
@@ -435,14 +435,14 @@ def test_an_abandoned_message_of_a_session_takes_its_old_place(story: Story) -> 
 def test_a_deferred_message_of_a_session_does_not_wait_and_is_fetched_in_any_order(story: Story) -> None:
     story.send("a", "b", entity=SESSIONS, session="s")
     hold = story.accept()
-    story.settle(story.receive_of(hold, "a", 1), Gesture.DEFER)
+    story.settle(story.receive_of(hold, "a", 1), Disposition.DEFER)
     hold = story.accept()
     story.settle(story.receive_of(hold, "b", 2))
     story.settle(story.receive_of(hold, "a", 1, way=Way.FETCH, count=1))
     assert story.broken == []
 
 
-def test_a_message_of_a_session_that_nobody_gave_back_comes_once_in_a_hold(story: Story) -> None:
+def test_a_message_of_a_session_that_was_not_returned_comes_once_in_a_hold(story: Story) -> None:
     story.send("a", "b", entity=SESSIONS, session="s")
     hold = story.accept()
     story.receive_of(hold, "a", 1)
@@ -451,7 +451,7 @@ def test_a_message_of_a_session_that_nobody_gave_back_comes_once_in_a_hold(story
     assert story.broken == ["session order"]
 
 
-def test_who_holds_a_session_gets_no_message_of_another(story: Story) -> None:
+def test_the_holder_of_a_session_gets_no_message_of_another_session(story: Story) -> None:
     story.send("a", entity=SESSIONS, session="other")
     hold = story.accept("s")
     story.settle(story.receive("a", entity=SESSIONS, session="other", hold=hold.name))
@@ -466,7 +466,7 @@ def test_a_session_has_one_holder(story: Story) -> None:
     assert story.broken == ["session locks"]
 
 
-def test_who_has_lost_a_session_gets_no_message_of_it(story: Story) -> None:
+def test_a_former_holder_gets_no_message_of_the_session(story: Story) -> None:
     story.send("a", "b", entity=SESSIONS, session="s")
     first = story.accept()
     story.call(first, "renew")
@@ -477,7 +477,7 @@ def test_who_has_lost_a_session_gets_no_message_of_it(story: Story) -> None:
     assert story.broken == ["session locks"]
 
 
-def test_who_has_lost_a_session_settles_nothing_in_it(story: Story) -> None:
+def test_a_former_holder_settles_nothing_in_the_session(story: Story) -> None:
     story.send("a", entity=SESSIONS, session="s")
     taken = story.receive_of(story.accept(), "a", 1)
     story.accept()
@@ -485,7 +485,7 @@ def test_who_has_lost_a_session_settles_nothing_in_it(story: Story) -> None:
     assert story.broken == ["session locks"]
 
 
-def test_who_has_lost_a_session_may_ask_and_be_refused(story: Story) -> None:
+def test_requests_of_a_former_holder_may_be_refused(story: Story) -> None:
     story.send("a", entity=SESSIONS, session="s")
     hold = story.accept()
     taken = story.receive_of(hold, "a", 1)
@@ -527,7 +527,7 @@ def test_a_state_in_doubt_may_hold_before_its_client_gives_up(story: Story) -> N
     assert story.broken == []
 
 
-def test_what_does_not_set_a_state_tells_nothing_of_it(story: Story) -> None:
+def test_calls_that_do_not_set_a_state_do_not_change_it(story: Story) -> None:
     hold = story.accept()
     story.call(hold, "set", "one")
     story.call(hold, "renew")
@@ -538,7 +538,7 @@ def test_what_does_not_set_a_state_tells_nothing_of_it(story: Story) -> None:
     assert story.broken == ["states"]
 
 
-def test_a_state_that_was_refused_is_not_there(story: Story) -> None:
+def test_a_state_that_was_refused_is_not_set(story: Story) -> None:
     hold = story.accept()
     story.call(hold, "set", "one", NO)
     story.call(hold, "get", None)
@@ -557,7 +557,7 @@ def test_a_locked_message_is_with_one_receiver(story: Story) -> None:
     assert story.broken == ["message locks"]
 
 
-def test_what_the_first_receiver_does_later_excuses_no_second_one(story: Story) -> None:
+def test_a_later_settlement_of_the_first_receiver_excuses_no_second_one(story: Story) -> None:
     story.send("a")
     first = story.receive("a")
     story.receive("a", count=1)
@@ -565,7 +565,7 @@ def test_what_the_first_receiver_does_later_excuses_no_second_one(story: Story) 
     assert story.broken == ["message locks"]
 
 
-def test_a_message_comes_again_when_its_lock_is_over(story: Story) -> None:
+def test_a_message_is_delivered_again_after_its_lock(story: Story) -> None:
     story.send("a")
     story.receive("a")
     story.wait(LOCK_MS)
@@ -583,22 +583,22 @@ def test_a_lock_that_was_renewed_lasts_longer(story: Story) -> None:
     assert story.broken == ["message locks"]
 
 
-def test_a_deferred_message_is_locked_for_who_fetched_it(story: Story) -> None:
+def test_a_deferred_message_is_locked_for_the_receiver_that_fetched_it(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.DEFER)
+    story.settle(story.receive("a"), Disposition.DEFER)
     story.receive("a", way=Way.FETCH, count=1)
     story.settle(story.receive("a", way=Way.FETCH, count=2))
     assert story.broken == ["message locks"]
 
 
-def test_who_is_told_that_the_lock_is_lost_has_none(story: Story) -> None:
+def test_a_receiver_that_was_answered_lock_lost_has_no_lock(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), outcome=NO, error="com.microsoft:message-lock-lost")
     story.settle(story.receive("a", count=1))
     assert story.broken == []
 
 
-def test_a_restart_ends_locks_and_what_was_not_stored(story: Story) -> None:
+def test_a_restart_ends_locks_and_loses_unstored_counts(story: Story) -> None:
     story.send("a")
     story.receive("a")
     story.restart()
@@ -635,7 +635,7 @@ def test_a_lock_ends_in_its_time_wherever_the_clock_is_set(story: Story, offset:
 
 
 @pytest.mark.parametrize("offset", [30_000, -30_000])
-def test_a_lock_is_good_for_its_time_wherever_the_clock_is_set(story: Story, offset: int) -> None:
+def test_a_lock_is_valid_for_its_time_wherever_the_clock_is_set(story: Story, offset: int) -> None:
     story.send("a")
     first = story.receive("a")
     story.set_clock(offset)
@@ -644,7 +644,7 @@ def test_a_lock_is_good_for_its_time_wherever_the_clock_is_set(story: Story, off
 
 
 @pytest.mark.parametrize("offset", [30_000, -30_000])
-def test_a_clock_that_jumps_makes_no_late_settlement_good(story: Story, offset: int) -> None:
+def test_a_clock_that_jumps_excuses_no_late_settlement(story: Story, offset: int) -> None:
     story.send("a")
     first = story.receive("a")
     story.set_clock(offset)
@@ -653,7 +653,7 @@ def test_a_clock_that_jumps_makes_no_late_settlement_good(story: Story, offset: 
     assert story.broken == ["message locks"]
 
 
-def test_locks_are_over_when_a_run_has_their_time_pass(story: Story) -> None:
+def test_locks_end_when_a_run_advances_the_monotonic_clock(story: Story) -> None:
     story.send("a")
     story.receive("a")
     story.set_clock(0, passed=LOCK_MS)
@@ -668,7 +668,7 @@ def test_a_settlement_that_the_store_refused_leaves_the_lock(story: Story) -> No
     assert story.broken == ["message locks"]
 
 
-def test_who_has_lost_the_lock_cannot_complete(story: Story) -> None:
+def test_a_receiver_that_lost_its_lock_cannot_complete(story: Story) -> None:
     story.send("a")
     taken = story.receive("a")
     story.wait(LOCK_MS + SLACK_MS)
@@ -676,7 +676,7 @@ def test_who_has_lost_the_lock_cannot_complete(story: Story) -> None:
     assert story.broken == ["message locks"]
 
 
-def test_who_has_lost_the_lock_may_try_and_be_refused(story: Story) -> None:
+def test_a_settlement_without_a_lock_may_be_refused(story: Story) -> None:
     story.send("a")
     taken = story.receive("a")
     story.wait(LOCK_MS + 1)
@@ -696,7 +696,7 @@ def test_messages_of_a_session_are_locked_as_long_as_it_is(story: Story) -> None
     assert story.broken == []
 
 
-def test_who_prefetches_may_find_later_what_another_has_by_now(story: Story) -> None:
+def test_a_prefetched_message_may_be_recorded_after_its_next_delivery(story: Story) -> None:
     story.send("a")
     attached = story.now
     buffered_until = int(story.now) + LOCK_MS
@@ -719,14 +719,14 @@ def test_a_lock_whose_renewal_is_in_doubt_may_last_longer(story: Story) -> None:
 
 def test_an_abandoned_message_is_counted(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.ABANDON)
+    story.settle(story.receive("a"), Disposition.ABANDON)
     story.finish("a", count=0)
     assert story.broken == ["counts"]
 
 
 def test_a_message_whose_return_is_in_doubt_need_not_be_counted(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.ABANDON, UNKNOWN)
+    story.settle(story.receive("a"), Disposition.ABANDON, UNKNOWN)
     story.finish("a", count=0)
     assert story.broken == []
 
@@ -734,7 +734,7 @@ def test_a_message_whose_return_is_in_doubt_need_not_be_counted(story: Story) ->
 def test_an_abandoned_message_of_a_session_is_counted(story: Story) -> None:
     story.send("a", entity=SESSIONS, session="s")
     hold = story.accept()
-    story.settle(story.receive_of(hold, "a", 1), Gesture.ABANDON)
+    story.settle(story.receive_of(hold, "a", 1), Disposition.ABANDON)
     story.settle(story.receive_of(hold, "a", 1, count=0))
     assert story.broken == ["counts"]
 
@@ -748,7 +748,7 @@ def test_a_message_whose_lock_ran_out_is_counted(story: Story) -> None:
 
 def test_a_count_that_was_stored_survives_a_restart(story: Story) -> None:
     story.send("a")
-    story.settle(story.receive("a"), Gesture.ABANDON)
+    story.settle(story.receive("a"), Disposition.ABANDON)
     story.receive("a", count=1)
     story.restart()
     story.finish("a", count=0)
@@ -758,7 +758,7 @@ def test_a_count_that_was_stored_survives_a_restart(story: Story) -> None:
 # --- transactions and what is sent as one ---
 
 
-def test_a_transaction_that_was_committed_is_all_there(story: Story) -> None:
+def test_a_committed_transaction_is_complete(story: Story) -> None:
     story.send("order", entity=ORDERS)
     story.trade("x", "y")
     story.finish("x", "y", entity=INVOICES)
@@ -766,7 +766,7 @@ def test_a_transaction_that_was_committed_is_all_there(story: Story) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, UNKNOWN])
-def test_half_of_a_transaction_is_none(story: Story, outcome: Outcome) -> None:
+def test_a_part_of_a_transaction_is_a_violation(story: Story, outcome: Outcome) -> None:
     story.send("order", entity=ORDERS)
     story.trade("x", "y", outcome=outcome)
     story.finish("x", entity=INVOICES)
@@ -843,7 +843,7 @@ def test_a_batch_in_doubt_comes_whole_or_not_at_all(story: Story) -> None:
     assert story.broken == []
 
 
-def test_of_a_batch_some_may_be_lost_on_the_way_to_who_receives_and_deletes(story: Story) -> None:
+def test_a_part_of_a_batch_may_be_lost_in_flight_to_a_receive_and_delete_link(story: Story) -> None:
     story.send("a", "b", entity=DELETED)
     story.receive("a", entity=DELETED, way=Way.DELETE)
     story.lose(DELETED, 1)
@@ -884,7 +884,7 @@ def test_a_scheduled_message_arrives_at_its_time(story: Story) -> None:
     assert story.broken == ["schedules"]
 
 
-def test_what_was_taken_back_does_not_come(story: Story) -> None:
+def test_a_cancelled_message_is_not_delivered(story: Story) -> None:
     due = int(story.now) + 5000
     story.cancel(story.send("a", entity=SCHEDULED, due=due, numbers=(1,)))
     assert story.broken == []
@@ -892,7 +892,7 @@ def test_what_was_taken_back_does_not_come(story: Story) -> None:
     assert story.broken == ["schedules"]
 
 
-def test_what_may_have_been_taken_back_may_come_or_not_and_in_part(story: Story) -> None:
+def test_messages_whose_cancellation_is_in_doubt_may_be_delivered_or_not(story: Story) -> None:
     due = int(story.now) + 5000
     story.cancel(story.send("a", "b", entity=SCHEDULED, due=due, numbers=(1, 2)), UNKNOWN)
     assert story.broken == []
@@ -900,7 +900,7 @@ def test_what_may_have_been_taken_back_may_come_or_not_and_in_part(story: Story)
     assert story.broken == []
 
 
-def test_what_was_not_taken_back_must_come(story: Story) -> None:
+def test_messages_whose_cancellation_was_refused_must_be_delivered(story: Story) -> None:
     send = story.send("a", entity=SCHEDULED, due=int(story.now) + 5000, numbers=(1,))
     story.cancel(send, NO)
     assert story.broken == ["lost"]
@@ -959,7 +959,7 @@ def test_a_repetition_is_dropped_within_the_window_wherever_the_clock_is_set(sto
     assert story.broken == []
 
 
-def test_a_repetition_is_not_accepted_in_favour_of_what_is_not_there(story: Story) -> None:
+def test_a_repetition_is_not_dropped_without_a_stored_original(story: Story) -> None:
     story.send("a", entity=UNIQUE, key="k", outcome=NO)
     story.send("b", entity=UNIQUE, key="k")
     assert story.broken == ["duplicates"]
@@ -1003,7 +1003,7 @@ def test_a_released_message_comes_again_and_is_lost_if_it_does_not(story: Story)
     claim = story.claim(1, 1)
     taken = story.receive("a", entity=CLAIMED, way=Way.CLAIM, until=None)
     story.end_claim(claim, releases=True)
-    story.settle(taken, Gesture.RELEASE)
+    story.settle(taken, Disposition.RELEASE)
     assert story.broken == ["lost"]
     story.finish("a", entity=CLAIMED)
     assert story.broken == []
@@ -1019,7 +1019,7 @@ def test_a_repeated_request_for_a_claim_has_the_same_answer(story: Story, answer
     assert "claims" in story.broken
 
 
-def test_what_is_claimed_comes_to_nobody_else(story: Story) -> None:
+def test_claimed_messages_are_delivered_to_no_other_client(story: Story) -> None:
     story.send("a", entity=CLAIMED)
     claim = story.claim(1, 1)
     taken = story.receive("a", entity=CLAIMED)
@@ -1074,18 +1074,18 @@ def test_a_claim_whose_end_was_not_answered_may_be_listed_or_not(story: Story) -
     assert story.broken == []
 
 
-def test_all_of_a_claim_can_be_read_but_what_is_damaged(story: Story) -> None:
+def test_all_of_a_claim_except_damaged_messages_can_be_read(story: Story) -> None:
     story.send("a", "b", entity=CLAIMED)
     claim = story.claim(1, 2)
     story.read_claim(claim, 1)
     story.finish("a", entity=CLAIMED, way=Way.CLAIM, until=None)
     assert set(story.broken) == {"lost", "together", "claims"}
-    story.injure()
+    story.damage_files()
     story.report("b", 2, entity=CLAIMED)
     assert story.broken == []
 
 
-def test_a_claim_that_nobody_ended_is_there_to_be_ended(story: Story) -> None:
+def test_a_claim_that_was_not_ended_exists(story: Story) -> None:
     claim = story.claim(1, 2)
     story.end_claim(claim, was_there=False)
     assert story.broken == ["claims"]
@@ -1094,14 +1094,14 @@ def test_a_claim_that_nobody_ended_is_there_to_be_ended(story: Story) -> None:
 # --- the rest ---
 
 
-def test_what_is_there_and_does_not_come_is_stuck(story: Story) -> None:
+def test_a_message_that_is_never_delivered_is_stuck(story: Story) -> None:
     story.send("a", outcome=UNKNOWN)
     story.records.append(Leftover(entity=PLAIN, id="a", number=1, state=0, start=story.now, end=story.now))
     assert story.broken == ["stuck"]
 
 
-def test_a_broker_that_ends_by_itself_is_told(story: Story) -> None:
-    story.records.append(Mishap(text="it ended", start=story.now, end=story.now))
+def test_a_broker_that_ends_by_itself_is_a_violation(story: Story) -> None:
+    story.records.append(BrokerFailure(text="it ended", start=story.now, end=story.now))
     assert story.broken == ["broker"]
 
 

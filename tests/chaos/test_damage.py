@@ -1,4 +1,4 @@
-"""Damage to files: it changes what it says, and can be undone."""
+"""Damage to files: it changes the file that its description names, and can be undone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.chaos.plan import DAMAGES, Kind
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with something of everything."""
+    """A folder with every kind of file."""
     folder = tmp_path / "data"
     folder.mkdir()
     unsynced = Unsynced(tmp_path / "unsynced")
@@ -45,12 +45,12 @@ def test_damage_changes_one_file_and_is_undone(data: Path, kind: Kind, seed: int
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_what_is_not_there_is_not_damaged(tmp_path: Path, kind: Kind) -> None:
+def test_missing_files_are_not_damaged(tmp_path: Path, kind: Kind) -> None:
     assert DAMAGES[kind](tmp_path, tmp_path / "unsynced", Random(0)) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_tail_of_the_log_is_what_was_written_last(data: Path, seed: int) -> None:
+def test_the_tail_of_the_log_has_the_bytes_written_last(data: Path, seed: int) -> None:
     before = (data / "log-0000000003").read_bytes()
     damage.flip_tail(data, data.parent / "unsynced", Random(seed))
     (at,) = (at for at, byte in enumerate((data / "log-0000000003").read_bytes()) if byte != before[at])
@@ -58,7 +58,7 @@ def test_the_tail_of_the_log_is_what_was_written_last(data: Path, seed: int) -> 
 
 
 def test_a_refusal_has_its_exit_code_and_names_a_file() -> None:
-    assert Refusal(2, "/data/log-0000000001 is damaged").is_proper
-    assert not Refusal(1, "/data/log-0000000001 is damaged").is_proper
-    assert not Refusal(2, "something is damaged").is_proper
-    assert not Refusal(2, "Traceback … /data/log-0000000001").is_proper
+    assert Refusal(2, "/data/log-0000000001 is damaged").is_documented
+    assert not Refusal(1, "/data/log-0000000001 is damaged").is_documented
+    assert not Refusal(2, "something is damaged").is_documented
+    assert not Refusal(2, "Traceback … /data/log-0000000001").is_documented

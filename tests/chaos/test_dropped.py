@@ -1,4 +1,4 @@
-"""A disk whose failed sync drops what was written: what a file shows, and what a power cut leaves of it."""
+"""A disk whose failed sync drops the written bytes: what a file shows, and what is left after a power cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class File:
-    """A file on a disk that is told when to drop."""
+    """A file on a simulated disk whose syncs fail on request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,13 +57,13 @@ def file(tmp_path: Path) -> File:
     return File(tmp_path / "data")
 
 
-def test_what_was_synced_stays(file: File) -> None:
+def test_synced_bytes_survive(file: File) -> None:
     file.write(2, b"abc")
     file.sync()
     assert file.after_power_cut() == b"..abc....."
 
 
-def test_what_a_failed_sync_dropped_may_still_be_shown_until_the_power_is_cut(file: File) -> None:
+def test_dropped_bytes_may_be_shown_until_a_power_cut(file: File) -> None:
     file.write(2, b"abc")
     file.fail(shows_it=True)
     assert file.content == b"..abc....."
@@ -72,7 +72,7 @@ def test_what_a_failed_sync_dropped_may_still_be_shown_until_the_power_is_cut(fi
     assert file.after_power_cut() == b"." * 10
 
 
-def test_or_what_was_there_before_is_shown_at_once(file: File) -> None:
+def test_after_a_failed_sync_the_earlier_bytes_may_be_shown_at_once(file: File) -> None:
     file.write(2, b"abc")
     file.write(3, b"xyz")
     file.fail(shows_it=False)
@@ -81,7 +81,7 @@ def test_or_what_was_there_before_is_shown_at_once(file: File) -> None:
     assert file.after_power_cut() == b"." * 10
 
 
-def test_what_is_written_and_synced_again_is_on_the_disk(file: File) -> None:
+def test_bytes_written_and_synced_again_are_on_the_disk(file: File) -> None:
     file.write(2, b"abcd")
     file.fail(shows_it=True)
     file.write(3, b"bc")
@@ -89,7 +89,7 @@ def test_what_is_written_and_synced_again_is_on_the_disk(file: File) -> None:
     assert file.after_power_cut() == b"...bc....."
 
 
-def test_what_is_dropped_twice_was_never_there(file: File) -> None:
+def test_bytes_dropped_twice_were_never_on_the_disk(file: File) -> None:
     file.write(2, b"abcd")
     file.fail(shows_it=True)
     file.write(3, b"xyz")
@@ -112,12 +112,12 @@ def test_the_next_process_knows_what_was_dropped(file: File) -> None:
     file.sync()
     assert read(file.notes) == {"file": [(2, b".."), (5, b".")]}
     with file.notes.open("a") as notes:
-        notes.write('["file", [[0, "')  # killed while it was noted
+        notes.write('["file", [[0, "')  # the process was killed while it wrote the line
     assert file.after_power_cut() == b"....c....."
     assert read(file.notes) == {}
 
 
-def test_what_is_cut_off_does_not_come_back(file: File) -> None:
+def test_truncated_bytes_do_not_return(file: File) -> None:
     file.write(2, b"abcd")
     file.fail(shows_it=True)
     file.write(7, b"x")
@@ -158,7 +158,7 @@ def test_a_disk_has_what_was_synced_last_whatever_happens(file: File, seed: int)
 
 
 def in_child(function: Callable[[str], None], folder: Path) -> None:
-    """In a process of its own, whose calls are replaced."""
+    """Run the function in a child process, in which the calls of `os` are replaced."""
     paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent)]
     name = function.__name__
     done = subprocess.run(
@@ -213,7 +213,7 @@ def write_the_same_again(folder: str) -> None:
     os.pwrite(file, b"first.second.", 0)
 
 
-def test_a_power_cut_takes_nothing_of_what_was_synced_and_written_again_as_it_was(tmp_path: Path) -> None:
+def test_a_power_cut_keeps_synced_bytes_that_were_overwritten_with_the_same_bytes(tmp_path: Path) -> None:
     in_child(write_the_same_again, tmp_path)
     lose(tmp_path / "data", tmp_path / "unsynced")
     assert (tmp_path / "data" / "log-0000000001").read_bytes().rstrip(b"\0") == b"first."
@@ -236,7 +236,7 @@ def drop_pages(folder: str) -> None:
     os._exit(0)
 
 
-def test_what_a_failed_sync_of_sqlite_dropped_is_not_on_the_disk(tmp_path: Path) -> None:
+def test_pages_dropped_by_a_failed_sync_of_sqlite_are_not_on_the_disk(tmp_path: Path) -> None:
     in_child(drop_pages, tmp_path)
     lose(tmp_path / "data", tmp_path / "unsynced")
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
@@ -262,5 +262,5 @@ def fill_up(folder: str) -> None:
     os.posix_fallocate(reserve, 0, 10)
 
 
-def test_a_full_disk_has_the_room_that_was_freed(tmp_path: Path) -> None:
+def test_a_full_disk_has_the_space_that_was_freed(tmp_path: Path) -> None:
     in_child(fill_up, tmp_path)

@@ -1,4 +1,4 @@
-"""What is done to unsynced bytes after a kill leaves all that was synced, and a store that can be opened."""
+"""Damage to unsynced bytes after a kill: synced bytes are unchanged, and the store can be opened."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ for number in count(1):
 
 
 def write_until_killed(folder: Path, commits: int, end_at: int = 0) -> int:
-    """How many messages were told as committed; it ends by itself when the last one was written to the log."""
+    """Return how many messages were acknowledged; the process ends when the last one is written to the log."""
     paths = [str(ROOT), str(ROOT / "src")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", WRITE, str(folder), str(end_at)]
@@ -85,7 +85,7 @@ def check_found(folder: Path, told: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_told_is_there_whatever_is_done_to_the_rest(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_messages_survive_any_damage_to_unsynced_bytes(tmp_path: Path, seed: int) -> None:
     told = write_until_killed(tmp_path, 50 + 100 * seed)
     notes = tmp_path / "unsynced"
     ranges, before = read(notes), contents(tmp_path / "data")
@@ -97,7 +97,7 @@ def test_what_was_told_is_there_whatever_is_done_to_the_rest(tmp_path: Path, see
     check_found(tmp_path, told)
 
 
-def test_what_was_written_when_it_was_killed_is_known_as_not_synced(tmp_path: Path) -> None:
+def test_bytes_written_before_a_kill_are_recorded_as_unsynced(tmp_path: Path) -> None:
     assert write_until_killed(tmp_path, 1000, end_at=30) == 29
     ((start, end),) = (place for name, place in read(tmp_path / "unsynced").items() if name.startswith("log-"))
     (log,) = (tmp_path / "data").glob("log-*")
@@ -106,7 +106,7 @@ def test_what_was_written_when_it_was_killed_is_known_as_not_synced(tmp_path: Pa
     assert not any(written[end:])
 
 
-def test_the_index_is_made_again_from_the_log(tmp_path: Path) -> None:
+def test_the_index_is_rebuilt_from_the_log(tmp_path: Path) -> None:
     told = write_until_killed(tmp_path, 500)
     start, end = read(tmp_path / "unsynced")["peeklock.db-wal"]
     assert start < end, "SQLite syncs its log seldom"
@@ -118,7 +118,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_only_what_is_not_synced_is_torn(tmp_path: Path) -> None:
+def test_only_unsynced_bytes_are_damaged(tmp_path: Path) -> None:
     notes = tmp_path / "unsynced"
     unsynced = Unsynced(notes)
     unsynced.wrote("log", 0, 500)
@@ -137,7 +137,7 @@ def test_only_what_is_not_synced_is_torn(tmp_path: Path) -> None:
     assert changed > 10
 
 
-def test_what_one_process_did_not_sync_the_next_one_knows(tmp_path: Path) -> None:
+def test_unsynced_bytes_of_one_process_are_known_to_the_next(tmp_path: Path) -> None:
     notes = tmp_path / "unsynced"
     Unsynced(notes).wrote("log", 100, 200)
     later = Unsynced(notes)

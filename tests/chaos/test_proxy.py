@@ -1,4 +1,4 @@
-"""The proxy passes bytes on as they are, and cuts where it is told."""
+"""The proxy forwards bytes unchanged, and cuts connections at the requested place."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def frame(size: int) -> bytes:
 
 
 class Peer:
-    """Takes one connection and keeps what it hears until that ends."""
+    """Accepts one connection and stores what it receives until the connection ends."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
-        self.heard = b""
+        self.received = b""
         self.ended_by: str = ""
-        self.says = b""
-        """Once it has heard something."""
+        self.answer = b""
+        """Sent after each piece that is received."""
         self.connected = threading.Event()
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -39,8 +39,8 @@ class Peer:
         with connection:
             try:
                 while data := connection.recv(4096):
-                    self.heard += data
-                    connection.sendall(self.says)
+                    self.received += data
+                    connection.sendall(self.answer)
                 self.ended_by = "end"
             except ConnectionResetError:
                 self.ended_by = "reset"
@@ -68,14 +68,14 @@ def client(peer: Peer) -> Iterator[tuple[Proxy, socket.socket]]:
     proxy.stop()
 
 
-def test_bytes_pass_as_they_are_however_they_are_cut_up(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
+def test_bytes_are_forwarded_unchanged_however_they_are_split(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
     _, connection = client
     sent = HEADER + frame(8) + frame(100) + frame(5000)
     for at in range(0, len(sent), 7):
         connection.sendall(sent[at : at + 7])
     connection.shutdown(socket.SHUT_WR)
     peer.join()
-    assert peer.heard == sent
+    assert peer.received == sent
 
 
 @pytest.mark.parametrize(("frames", "into"), [(0, 0), (1, 0), (2, 3), (3, 50)])
@@ -87,19 +87,19 @@ def test_a_connection_is_cut_after_so_many_frames_and_bytes(
     sent = [HEADER, frame(20), frame(100), frame(200), frame(300)]
     connection.sendall(b"".join(sent))
     peer.join()
-    assert peer.heard == b"".join(sent[:frames]) + sent[frames][:into]
+    assert peer.received == b"".join(sent[:frames]) + sent[frames][:into]
     assert peer.ended_by == "end"
 
 
-def test_a_connection_is_cut_in_what_the_broker_says(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
+def test_a_connection_is_cut_in_the_frames_of_the_broker(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
     proxy, connection = client
     proxy.cut(Cut(which=0.0, from_broker=True, frames=2, into=3, reset=False))
-    peer.says = HEADER + frame(50) + frame(60)
+    peer.answer = HEADER + frame(50) + frame(60)
     connection.sendall(HEADER)
     said = b""
     while data := connection.recv(4096):
         said += data
-    assert said == peer.says[:61]
+    assert said == peer.answer[:61]
 
 
 def test_a_cut_waits_for_a_connection_to_be_made(peer: Peer) -> None:
@@ -108,19 +108,19 @@ def test_a_cut_waits_for_a_connection_to_be_made(peer: Peer) -> None:
     with socket.create_connection(("127.0.0.1", proxy.port), SECONDS) as connection:
         connection.sendall(HEADER)
         peer.join()
-    assert peer.heard == HEADER[:3]
+    assert peer.received == HEADER[:3]
     proxy.stop()
 
 
-def test_a_proxy_that_relents_cuts_no_new_connection(peer: Peer) -> None:
+def test_after_cuts_are_cancelled_no_new_connection_is_cut(peer: Peer) -> None:
     proxy = Proxy(lambda: peer.port)
     proxy.cut(Cut(which=0.0, from_broker=False, frames=0, into=0, reset=False))
-    proxy.relent()
+    proxy.cancel_cuts()
     with socket.create_connection(("127.0.0.1", proxy.port), SECONDS) as connection:
         connection.sendall(HEADER)
         connection.shutdown(socket.SHUT_WR)
         peer.join()
-    assert peer.heard == HEADER
+    assert peer.received == HEADER
     proxy.stop()
 
 
@@ -132,7 +132,7 @@ def test_a_connection_can_be_reset(peer: Peer, client: tuple[Proxy, socket.socke
     assert peer.ended_by == "reset"
 
 
-def test_a_connection_on_which_nothing_passes_is_cut_as_well(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
+def test_an_idle_connection_is_cut_too(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
     proxy, connection = client
     proxy.cut(Cut(which=0.0, from_broker=True, frames=5, into=0, reset=False))
     assert connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""Backups of a broker that serves senders and receivers of the official SDK, and is killed afterwards or meanwhile.
+"""Backups of a broker under load of the official SDK, which is killed during or after the backup.
 
 A backup has every message that was acknowledged before it began and not settled before it ended, with the same body,
 and none whose completion was confirmed before it began.
@@ -20,22 +20,22 @@ from raw_client import eventually
 from serving import ServedBroker
 
 AHEAD = 100
-"""Senders keep so many messages before the receivers."""
+"""The number of unsettled messages above which senders wait."""
 BODY_BYTES = 8000
-"""So that the log goes on to new segments, and frees old ones, several times a second."""
+"""Large enough that the log starts new segments, and frees old ones, several times a second."""
 
 
 class Load:
-    """Threads that send, complete and defer until they are stopped, or the broker is gone."""
+    """Threads that send, complete and defer until they are stopped or the broker is killed."""
 
     def __init__(self, connection_string: str) -> None:
         self.acknowledged: set[str] = set()
         self.attempted: set[str] = set()
-        """A completion was on its way: the message may be gone."""
+        """A completion was sent: the message may be removed."""
         self.completed: set[str] = set()
-        """The completion was confirmed: the message must be gone."""
+        """A completion was confirmed: the message must be removed."""
         self.deferred: set[str] = set()
-        """These stay for good."""
+        """Messages that are never completed."""
         self._connection_string = connection_string
         self._stopped = threading.Event()
         self._threads = [
@@ -56,7 +56,7 @@ class Load:
             with connect(self._connection_string) as client:
                 work(client, name)
         except Exception:
-            # Whatever the SDK says of a broker that was killed: what was confirmed before is known.
+            # The broker was killed. Any exception of the SDK is fine: confirmed operations are recorded already.
             return
 
     def _send(self, client: ServiceBusClient, name: str) -> None:
@@ -86,7 +86,7 @@ class Load:
 
 
 class Backup:
-    """`peeklock store backup`, begun; what was known then."""
+    """A running `peeklock store backup`, with the messages acknowledged and completed at its start."""
 
     def __init__(self, load: Load, data: Path, target: Path) -> None:
         self._load = load
@@ -108,7 +108,7 @@ class Backup:
         self.attempted = set(self._load.attempted)
 
     def verify(self, folder: Path) -> None:
-        """Restore it, start a broker on it, and look at all that it has."""
+        """Restore the backup, start a broker on it, and check all messages."""
         folder.mkdir()
         command = [sys.executable, "-m", "peeklock", "store", "restore", str(self.target)]
         subprocess.run([*command, "--data", str(folder / "data")], check=True, env=environment(), timeout=60)
@@ -134,7 +134,7 @@ def connect(connection_string: str) -> ServiceBusClient:
 
 
 def peek(connection_string: str) -> list[str]:
-    """All that is there, deferred or not."""
+    """Return all messages of the queue, including deferred ones."""
     found: list[str] = []
     following = 1
     with connect(connection_string) as client, client.get_queue_receiver("queue") as receiver:

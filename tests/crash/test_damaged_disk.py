@@ -1,4 +1,4 @@
-"""What a broker does about a data folder that a disk has damaged, as its users see it."""
+"""A data folder that the disk has damaged: what users see of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def receive(broker: ServedBroker) -> list[str]:
 
 
 def flip(broker: ServedBroker, content: bytes, in_head: bool = False) -> None:
-    """A bit of these bytes in the log, or of the head of their record."""
+    """Flip a bit of these bytes in the log, or of the header of their record."""
     (log,) = broker.data.glob("log-*")
     data = bytearray(log.read_bytes())
     at = data.index(content)

@@ -1,4 +1,4 @@
-"""One bit of a data folder is flipped after a kill: all is as it was, or the start is refused, or it is reported.
+"""One bit of a data folder is flipped after a kill: nothing changes, or the start is refused, or damage is reported.
 
 `make flips` tries two thousand bits; docs/chaos.md has more on it.
 """
@@ -13,11 +13,11 @@ import pytest
 
 from peeklock.store.base import ACTIVE, CLAIMED, DEFERRED, SCHEDULED
 from tools.chaos.flips import Contents, Specimen, Verdict, compare, new_folder
-from tools.chaos.reading import Wrong
+from tools.chaos.reading import Inconsistent
 
 FLIPS = 50
 SERVED = 10
-"""One of so many is tried on a whole broker."""
+"""One of so many flips is tested on a whole broker."""
 SEED = 1
 
 
@@ -33,7 +33,7 @@ def test_a_flipped_bit_changes_nothing_or_is_refused_or_reported(specimen: Speci
     assert verdicts.keys() == set(Verdict), "each of the three is tried"
 
 
-def test_the_folder_holds_something_of_everything(specimen: Specimen) -> None:
+def test_the_folder_has_every_kind_of_content(specimen: Specimen) -> None:
     states = Counter(values["state"] for values in specimen.contents.messages.values())
     assert sum(states.values()) > 400
     assert set(states) == {ACTIVE, DEFERRED, SCHEDULED, CLAIMED}
@@ -50,7 +50,7 @@ def test_the_folder_holds_something_of_everything(specimen: Specimen) -> None:
     }
 
 
-# --- the judge ---
+# --- the comparison ---
 
 
 def contents(*, damaged: tuple[int, ...] = (), **messages: str) -> Contents:
@@ -65,7 +65,7 @@ def contents(*, damaged: tuple[int, ...] = (), **messages: str) -> Contents:
 WHOLE = contents(a="x", b="y")
 
 
-def test_what_is_as_it_was_is_unchanged() -> None:
+def test_equal_contents_are_unchanged() -> None:
     assert compare(WHOLE, contents(a="x", b="y")) is Verdict.UNCHANGED
 
 
@@ -85,6 +85,6 @@ def test_one_message_may_be_reported() -> None:
         Contents(found=WHOLE.found, messages=WHOLE.messages, counters=WHOLE.counters, damaged={("q", 1)}),
     ],
 )
-def test_anything_else_is_wrong(found: Contents) -> None:
-    with pytest.raises(Wrong):
+def test_any_other_difference_is_inconsistent(found: Contents) -> None:
+    with pytest.raises(Inconsistent):
         compare(WHOLE, found)

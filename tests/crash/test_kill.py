@@ -1,4 +1,4 @@
-"""The broker is killed again and again while senders and receivers of the official SDK work with it.
+"""The broker is killed repeatedly while senders and receivers of the official SDK use it.
 
 Afterwards every acknowledged message was received or is still there, nothing whose completion was confirmed came
 back, and no sequence number stood for two messages.
@@ -21,23 +21,23 @@ SENDERS = 2
 RECEIVERS = 2
 BATCH = 10
 AHEAD = 400
-"""Senders wait when they are this far ahead of the receivers, so that both have work to the end."""
+"""Unsettled messages above which senders wait, so that senders and receivers have work to the end."""
 
 
 class Ledger:
-    """What clients did and were told. Everything here happened; what the broker did besides is unknown."""
+    """The operations of the clients and their answers. The broker may have done more than it confirmed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.sent: list[list[str]] = []
-        """Bodies that went out together, acknowledged or not."""
+        """Bodies of the messages of each batch, acknowledged or not."""
         self.acknowledged: set[str] = set()
         self.bodies: dict[int, str] = {}
-        """Of all messages that were received, by sequence number."""
+        """The bodies of all received messages, by sequence number."""
         self.attempted: set[str] = set()
-        """Received, and a completion was on its way: the message may be gone."""
+        """A completion was sent: the message may be removed."""
         self.completed: set[int] = set()
-        """The completion was confirmed: the message must be gone."""
+        """A completion was confirmed: the message must be removed."""
         self.faults: list[str] = []
 
     @property
@@ -61,7 +61,7 @@ class Ledger:
 
 
 class Clients:
-    """Threads that send and receive through the SDK until they are stopped, whatever happens to the broker."""
+    """Threads that send and receive with the SDK until they are stopped, also while the broker is killed."""
 
     def __init__(self, connection_string: str, ledger: Ledger) -> None:
         self._connection_string = connection_string
@@ -88,7 +88,7 @@ class Clients:
                 with connect(self._connection_string) as client:
                     work(client, f"{name}.{attempt}")
             except Exception:
-                # Whatever the SDK says of a connection that broke: what it was told before is in the ledger.
+                # The connection broke. Any exception of the SDK is fine: the ledger has the answers before it.
                 self._stopped.wait(0.02)
 
     def _send(self, client: ServiceBusClient, name: str) -> None:
@@ -124,7 +124,7 @@ def connect(connection_string: str) -> ServiceBusClient:
 
 
 def drain(connection_string: str) -> dict[int, str]:
-    """All that is left, by sequence number."""
+    """Receive and complete everything that is left; returns bodies by sequence number."""
     found: dict[int, str] = {}
     with (
         connect(connection_string) as client,
@@ -153,7 +153,7 @@ def test_nothing_acknowledged_is_lost_however_often_the_broker_is_killed(tmp_pat
             broker.start()
     finally:
         clients.stop()
-    # Once more, without clients: what they had locked and not completed is free again at once.
+    # Once more, without clients: messages that they had locked and not completed are available at once.
     broker.kill()
     broker.start()
     left = drain(broker.connection_string)
@@ -167,7 +167,7 @@ def test_nothing_acknowledged_is_lost_however_often_the_broker_is_killed(tmp_pat
     remaining = set(left.values())
     lost = ledger.acknowledged - ledger.attempted - remaining
     assert lost == set(), "acknowledged, never received, and not there"
-    # A message that was sent in one piece with others is there with all of them or not at all.
+    # A batch is stored whole or not at all.
     seen = set(ledger.bodies.values())
     halves = [bodies for bodies in ledger.sent if 0 < sum(body in seen for body in bodies) < len(bodies)]
     assert halves == []

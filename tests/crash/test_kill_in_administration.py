@@ -1,4 +1,4 @@
-"""Administration and SIGKILL: what was confirmed is there afterwards, what was not is there whole or not at all.
+"""Administration and SIGKILL: confirmed changes survive, and unconfirmed ones are done entirely or not at all.
 
 Entities and rules are created, changed and deleted one after the other by one process while another is killed. The
 seed is printed, and can be given in CRASH_SEED to try one again.
@@ -19,17 +19,17 @@ from serving import ServedBroker
 
 KILLS = 12
 MOST = 25
-"""Steps between two kills, at most."""
+"""The most steps between two kills."""
 
 
 class Worker:
-    """Makes changes until the broker is gone, and knows which were confirmed."""
+    """Makes changes until the broker is killed, and records those that were confirmed."""
 
     def __init__(self, connection_string: str, turn: int) -> None:
         self._connection_string = connection_string
         self._turn = turn
         self.confirmed: list[str] = []
-        """Names of steps; the step behind the last of them may have happened or not."""
+        """Names of confirmed steps. The step after the last one may have been done or not."""
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
@@ -64,7 +64,7 @@ class Worker:
 
 
 def check(connection_string: str, confirmed: list[str]) -> None:
-    """What was confirmed holds, and what the next step would have done holds whole or not at all."""
+    """Check that confirmed changes hold, and that the next step was done entirely or not at all."""
     done = set(confirmed)
     names = sorted({step.partition(" ")[2] for step in confirmed})
     with AdministrationClient.from_connection_string(connection_string) as administration:
@@ -89,7 +89,7 @@ def check(connection_string: str, confirmed: list[str]) -> None:
 
 
 def count(connection_string: str, name: str) -> int:
-    """How many of two messages, one with the name, come through the rule of a topic."""
+    """Return how many of two messages, one of them with the name, match the rule of a topic."""
     with connect(connection_string, sasl="plain") as connection:
         sender = connection.sender(f"t{name}")
         for value in (name, "another"):

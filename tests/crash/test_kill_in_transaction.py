@@ -1,7 +1,7 @@
-"""Transactions and SIGKILL: whatever the moment, all of a transaction is there afterwards, or nothing of it.
+"""Transactions and SIGKILL: after a kill at any moment, all of a transaction is stored, or nothing of it.
 
-Each transaction takes one message of `in` and sends two to `out`. The broker is killed while several discharges are on
-their way, at a moment that the seed decides; the seed is printed, and can be given in CRASH_SEED to try one again.
+Each transaction completes one message of `in` and sends two to `out`. The broker is killed while several discharges are
+in flight, at a moment that the seed determines. The seed is printed; CRASH_SEED sets it to repeat a run.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ KILLS = 20
 TOGETHER = 6
 """Transactions in flight at once."""
 MAX_WAVES = 4
-"""Of those, before the one in which the broker is killed."""
+"""The most rounds of transactions before the one in which the broker is killed."""
 INPUTS = (MAX_WAVES + 2) * TOGETHER
 LONGEST_WAIT = 0.002
 """Seconds between the discharges and the kill, at most: about what a commit takes."""
 
 
-class Books:
-    """What was done, as the client knows it."""
+class KnownTransactions:
+    """The transactions of a run, as far as the client knows their outcome."""
 
     def __init__(self) -> None:
         self.sent: set[str] = set()
         self.confirmed: set[str] = set()
         self.in_doubt: set[str] = set()
-        """Discharged, without having heard that it was committed."""
+        """Discharged without an answer."""
         self.doubts = [0, 0]
-        """How many of those were not committed, and how many were."""
+        """The number of transactions in doubt that were not committed, and of those that were."""
 
     def check(self, inputs: list[str], outputs: list[str]) -> None:
-        """Compare with what the broker has."""
+        """Check the messages that the broker has after a restart, and resolve the transactions in doubt."""
         assert len(set(inputs)) == len(inputs)
         assert len(set(outputs)) == len(outputs)
         waiting, done = set(inputs), {output.partition(".")[0] for output in outputs}
@@ -56,17 +56,17 @@ class Books:
 
 
 class Client:
-    """One connection's life, from a start of the broker to its end."""
+    """The client's connection between two kills of the broker."""
 
-    def __init__(self, broker: ServedBroker, books: Books) -> None:
-        self.books = books
+    def __init__(self, broker: ServedBroker, known: KnownTransactions) -> None:
+        self.known = known
         self.connection = connect(broker.connection_string, sasl="plain", timeout=20)
         self.coordinator = self.connection.sender(Coordinator())
         self.receiver = self.connection.receiver("in", credit=TOGETHER)
         self.inputs, self.outputs = self.connection.sender("in"), self.connection.sender("out")
 
     def peek(self, queue: str) -> list[str]:
-        """The bodies of all messages there are."""
+        """Return the bodies of all messages in the queue."""
         bodies: list[str] = []
         after = 0
         with self.connection.requester(f"{queue}/$management") as requester:
@@ -82,10 +82,10 @@ class Client:
 
     def put(self, names: list[str]) -> None:
         self.inputs.send_all(Message(data=[name.encode()]) for name in names)
-        self.books.sent |= set(names)
+        self.known.sent |= set(names)
 
     def begin(self) -> tuple[str, bytes]:
-        """A transaction with all of its work, not discharged."""
+        """Declare a transaction with its settlement and its sends, without the discharge."""
         (message,) = self.receiver.receive(1)
         name = message.body.decode()
         transaction = self.coordinator.send(Message(value=Declare())).txn_id
@@ -96,7 +96,7 @@ class Client:
         return name, transaction
 
     def discharge(self, transactions: list[tuple[str, bytes]]) -> dict[str, Sent]:
-        self.books.in_doubt |= {name for name, _ in transactions}
+        self.known.in_doubt |= {name for name, _ in transactions}
         return {
             name: self.coordinator.post(Message(value=Discharge(transaction, False)))
             for name, transaction in transactions
@@ -106,11 +106,11 @@ class Client:
         for name, sent in discharges.items():
             if sent.done:
                 assert sent.refused is None, sent.refused
-                self.books.in_doubt.discard(name)
-                self.books.confirmed.add(name)
+                self.known.in_doubt.discard(name)
+                self.known.confirmed.add(name)
 
     def wave(self) -> None:
-        """Some transactions at once, and one that is rolled back."""
+        """Run some transactions at once, and roll one back."""
         discharges = self.discharge([self.begin() for _ in range(TOGETHER - 1)])
         _, undone = self.begin()
         self.coordinator.send(Message(value=Discharge(undone, True)))
@@ -130,9 +130,9 @@ def test_a_transaction_is_there_whole_or_not_at_all_after_a_kill(tmp_path: Path)
     print(f"CRASH_SEED={seed}")
     chance = random.Random(seed)
     broker = make_broker(tmp_path)
-    books = Books()
+    known = KnownTransactions()
     for turn in range(KILLS):
-        client = Client(broker, books)
+        client = Client(broker, known)
         client.put([f"{turn}-{number}" for number in range(INPUTS)])
         for _ in range(chance.randint(0, MAX_WAVES)):
             client.wave()
@@ -142,15 +142,15 @@ def test_a_transaction_is_there_whole_or_not_at_all_after_a_kill(tmp_path: Path)
             client.connection.work(chance.uniform(0, LONGEST_WAIT))
             broker.kill()
             while True:
-                client.connection.turn(1.0)  # what was said before the end counts
+                client.connection.turn(1.0)  # handles answers that arrived before the kill
         assert not client.connection.is_open
         client.note(discharges)
-        assert open_one[0] not in books.in_doubt | books.confirmed
+        assert open_one[0] not in known.in_doubt | known.confirmed
         broker.start()
-        client = Client(broker, books)
-        books.check(client.peek("in"), client.peek("out"))
+        client = Client(broker, known)
+        known.check(client.peek("in"), client.peek("out"))
         client.connection.close()
-    undone, done = books.doubts
-    print(f"{len(books.confirmed)} transactions committed; in doubt at a kill: {done} committed, {undone} not")
+    undone, done = known.doubts
+    print(f"{len(known.confirmed)} transactions committed; in doubt at a kill: {done} committed, {undone} not")
     assert undone + done > 0
     assert broker.stop() == 0

@@ -1,8 +1,8 @@
-"""Topics, forwarding, duplicate detection and SIGKILL: every message is in each place it belongs to, once.
+"""Topics, forwarding, duplicate detection and SIGKILL: every message is exactly once in each entity where it belongs.
 
-Messages go to a topic that detects duplicates. One subscription keeps all of them, one those that its filter lets
-pass, one forwards to a queue that forwards on. After each kill whatever was not confirmed is sent again under the same
-id. The moments of the kills are decided by a seed, which is printed and can be given in CRASH_SEED.
+Messages are sent to a topic with duplicate detection. One subscription stores all of them, one those that its filter
+matches, one forwards to a queue that forwards again. After each kill the unconfirmed messages are sent again with the
+same ids. A seed determines the moments of the kills; it is printed, and CRASH_SEED sets it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def news(number: int) -> Message:
 
 
 def peek(connection: Connection, path: str) -> list[Message]:
-    """All messages there are."""
+    """Return all messages of an entity."""
     messages: list[Message] = []
     after = 0
     with connection.requester(f"{path}/$management") as requester:
@@ -88,7 +88,7 @@ def numbers(messages: list[Message]) -> Counter[int]:
 
 
 class Sends:
-    """What was sent, and what of it was confirmed."""
+    """The messages that were sent, and which of them were confirmed."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -96,7 +96,7 @@ class Sends:
         self.in_doubt: set[int] = set()
 
     def send(self, connection: Connection) -> dict[int, Sent]:
-        """New ones, after those of which nothing was heard."""
+        """Send the unconfirmed messages again, and then new ones."""
         again = sorted(self.in_doubt)
         chosen = [*again, *range(self.next, self.next + TOGETHER)]
         self.next += TOGETHER
@@ -129,7 +129,7 @@ def test_every_message_is_once_in_every_place_it_belongs_to_however_often_the_br
             connection.work(chance.uniform(0, LONGEST_WAIT))
             broker.kill()
             while True:
-                connection.turn(1.0)  # what was said before the end counts
+                connection.turn(1.0)  # handles answers that arrived before the kill
         sends.note(posted)
         broker.start()
     doubtful = len(sends.in_doubt)

@@ -1,4 +1,4 @@
-"""Faults and a history checker: what the broker promises, tried while it is killed, stopped and cut off all the time.
+"""Fault injection with a history checker: tests the broker's promises while it is killed, suspended and disconnected.
 
-`python -m tools.chaos` runs it; docs/chaos.md says what is done and what is checked.
+`python -m tools.chaos` runs it. docs/chaos.md describes the faults and the checks.
 """

@@ -17,9 +17,10 @@ from tools.chaos.plan import Kind
 from tools.chaos.run import Run
 from tools.chaos.sabotage import BROKEN
 
-_DESCRIPTION: Final = "Have clients work with a broker that suffers faults, and check that it kept its promises."
+_DESCRIPTION: Final = "Run clients against a broker, cause faults, and check that the broker kept its promises."
 _EPILOG: Final = (
-    "Exit codes: 0 all promises were kept; 1 one was not; 2 the run itself failed; 130 interrupted. See docs/chaos.md."
+    "Exit codes: 0 all promises were kept; 1 a promise was broken; 2 the run itself failed; 130 interrupted. "
+    "See docs/chaos.md."
 )
 
 
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(options) if options.check is None else _check(options.check)
     except KeyboardInterrupt:
         return 130
-    except Exception as failure:  # Python's own exit code for it would say that a promise was broken
+    except Exception as failure:  # Python would exit with 1, which means that a promise was broken
         traceback.print_exc()
         print(f"chaos: {failure}", file=sys.stderr)
         return 2
@@ -61,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
             broken = "" if options.broken is None else f" --broken {options.broken}"
             only = "".join(f" --only '{kind}'" for kind in options.only)
             again = f"python -m tools.chaos --seed {seed} --faults {options.faults}{only}{broken}"
-            print(f"history, log and data are in {folder}; again: {again}", flush=True)
+            print(f"history, log and data are in {folder}; to run it again: {again}", flush=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -72,20 +73,20 @@ def _say(line: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tools.chaos", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--seed", type=int, help="decides every choice of the run; a new one without it")
-    parser.add_argument("--faults", type=int, default=200, help="how many faults (%(default)s)")
+    parser.add_argument("--seed", type=int, help="determines every choice of the run (default: random)")
+    parser.add_argument("--faults", type=int, default=200, help="number of faults (default: %(default)s)")
     parser.add_argument(
         "--only",
         type=Kind,
         action="append",
         default=[],
         metavar="KIND",
-        help=f"only faults of this kind; may be repeated: {', '.join(repr(kind.value) for kind in Kind)}",
+        help=f"cause only faults of this kind; can be repeated: {', '.join(repr(kind.value) for kind in Kind)}",
     )
-    parser.add_argument("--folder", type=Path, help="where the folder of the run is made")
-    parser.add_argument("--keep", action="store_true", help="keep the folder if all is well, too")
-    parser.add_argument("--broken", choices=sorted(BROKEN), help="a broker that is broken on purpose")
-    parser.add_argument("--check", type=Path, metavar="FILE", help="only check a history that was kept")
+    parser.add_argument("--folder", type=Path, help="create the run's folder in this folder")
+    parser.add_argument("--keep", action="store_true", help="keep the run's folder also when no promise was broken")
+    parser.add_argument("--broken", choices=sorted(BROKEN), help="use a broker that is broken on purpose")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="only check the history in this file")
     return parser
 
 

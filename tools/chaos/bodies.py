@@ -1,6 +1,6 @@
-"""What messages of a run hold: all of it follows from their ids, so that whoever receives one sees what was changed.
+"""The content of the messages of a run. It follows from the message's id, so receivers can detect every change.
 
-Most are short; some are long enough that the copies of a topic share their bodies.
+Most bodies are short; some are so long that the copies of a message in several subscriptions share one body.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ID: Final = "id"
 
 
 def message(id: str, session: str | None = None, key: str | None = None) -> Message:
-    """The message with this id; with a key, that is what duplicates are detected by."""
+    """Return the message with this id. A key becomes its message id, for duplicate detection."""
     heading = f"{id} {key or id} {session or ''}\n".encode()
     properties = Properties(message_id=key or id, group_id=session)
     return Message(properties=properties, application_properties={_ID: id}, data=[heading + _filling(id)])
@@ -26,7 +26,7 @@ def id_of(received: Message) -> str:
 
 
 def changes(received: Message) -> str:
-    """What of a message is not as it was sent; empty when all is."""
+    """Return which parts of a message are not as they were sent; empty if none."""
     id, key, session = _heading(received)
     sent = message(id, session, key)
     properties = received.properties or Properties()

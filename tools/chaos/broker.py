@@ -1,4 +1,4 @@
-"""The broker under test, from outside: a process that is started, killed, stopped and told what to suffer."""
+"""The process of the broker under test: start, kill, suspend and stop it, and set its clock and its disk."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from tools.chaos import log_tail
 from tools.chaos.damage import names_file
 from tools.chaos.disk import Mode
 from tools.chaos.entities import config, place
-from tools.chaos.history import ClockSet, History, Mishap, Outage, now
+from tools.chaos.history import BrokerFailure, ClockSet, History, Outage, now
 
 _ROOT: Final = Path(__file__).parents[2]
 _DAMAGED: Final = re.compile(r"message (\d+) of (\S+) is damaged")
 _ANSWER_SECONDS: Final = 10.0
 _END_SECONDS: Final = 60.0
 _PORTS: Final = Random()
-
-
 _REFUSED: Final = 2
-"""The exit code of a start that is refused, as documented."""
+"""The documented exit code of a refused start."""
 
 
 class StartFailed(Exception):
@@ -41,60 +39,60 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The broker did not start, and what it said."""
+    """A start that the broker refused: its exit code and its log."""
 
     code: int
-    said: str
+    log: str
 
     @property
-    def is_proper(self) -> bool:
-        """One clear sentence that names a file."""
-        return self.code == _REFUSED and "Traceback" not in self.said and names_file(self.said)
+    def is_documented(self) -> bool:
+        """Whether the exit code is the documented one, and the log names a file and has no traceback."""
+        return self.code == _REFUSED and "Traceback" not in self.log and names_file(self.log)
 
 
 class BrokerProcess:
-    """One data folder, and one process after the other on it, on the same port."""
+    """A data folder, and the broker processes that run on it one after the other, on the same port."""
 
     def __init__(self, folder: Path, history: History, broken: str | None = None) -> None:
         self.data = folder / "data"
         self.unsynced = folder / "unsynced"
-        """Where it is noted what is not synced."""
+        """The file that records which bytes are not synced."""
         self.port = _free_port()
         self.offset = 0
-        """How far ahead its clock is, in milliseconds."""
+        """Milliseconds by which the broker's clock is ahead."""
         self._config = folder / "config.json"
         self._config.write_text(json.dumps(config(), indent=1))
         self._log = folder / "broker.log"
         self._logged = 0
-        """How long it was at the last start."""
+        """The size of the log at the last start."""
         self._history = history
         self._broken = broken
         self._down_at = now()
         self._serves = False
         self._process: subprocess.Popen[str] | None = None
         self._next: subprocess.Popen[str] | None = None
-        """It has loaded its modules and waits to be told how to start."""
+        """The process for the next start, which has loaded its modules already."""
 
     def start(self, mode: Mode = Mode.FINE) -> None:
-        """Start, on a disk that is already so, and wait until it serves."""
+        """Start the broker with the disk in this mode, and wait until it serves. StartFailed if it does not."""
         if self.try_start(mode) is not None:
             text = f"the broker did not start: {self._last_words()}"
-            self._history.add(Mishap(start=now(), end=now(), text=text))
+            self._history.add(BrokerFailure(start=now(), end=now(), text=text))
             raise StartFailed(text)
 
     def try_start(self, mode: Mode = Mode.FINE) -> Refusal | None:
-        """Start, and wait until it serves, or refuses to."""
+        """Start the broker and wait until it serves; returns the refusal if it does not."""
         self._logged = self._log.stat().st_size if self._log.exists() else 0
         process = self._begin(mode)
         assert process.stdout is not None
         if not process.stdout.readline():
-            return Refusal(_reap(process), self._said())
+            return Refusal(_reap(process), self._log_since_start())
         self._serves = True
         self._history.add(Outage(start=self._down_at, end=now()))
         return None
 
-    def start_in_vain(self, seconds: float) -> None:
-        """Start, and be killed after so long, which may be before it serves."""
+    def start_and_kill(self, seconds: float) -> None:
+        """Start the broker and kill it after so many seconds, possibly before it serves."""
         self._begin()
         time.sleep(seconds)
         self.kill()
@@ -118,7 +116,7 @@ class BrokerProcess:
         return process
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """Kill all processes."""
         for process in (self._process, self._next):
             if process is not None:
                 process.kill()
@@ -138,25 +136,25 @@ class BrokerProcess:
             )
 
     def check(self) -> None:
-        """A broker that ended by itself is a mishap; it is started again."""
+        """Start the broker again if its process has ended, and record that as a failure."""
         assert self._process is not None
         code = self._process.poll()
         if code is not None:
             text = f"the broker ended by itself with {code}: {self._last_words()}"
-            self._history.add(Mishap(start=now(), end=now(), text=text))
+            self._history.add(BrokerFailure(start=now(), end=now(), text=text))
             _reap(self._process)
             self._note_end()
             self.start()
 
     def kill(self) -> None:
-        """As a power cut, but for what the system has not written yet: see `tear`."""
+        """Kill the process. Unlike in a power cut, unsynced bytes stay in the files; see `tear`."""
         self._note_end()
         if self._process is not None:
             self._process.kill()
             _reap(self._process)
 
     def tear(self, chance: Random) -> str:
-        """Do something to what was written and not synced; says what."""
+        """Damage bytes that were written and not synced, as a power cut may. Returns a description."""
         return log_tail.tear(self.data, self.unsynced, chance)
 
     def suspend(self) -> None:
@@ -168,9 +166,9 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def set_clock(self, offset: int, passed: int = 0) -> None:
-        """Set its clock; and have so much more time pass, by the clock that nobody sets."""
+        """Set the broker's clock to `offset` ms ahead, and advance its monotonic clock by `passed` ms."""
         begun = now()
-        self.offset = offset  # a broker that has ended meanwhile is started again with it
+        self.offset = offset  # if the process has ended, it is started again with the new offset
         self._tell({"offset": offset, "passed": passed})
         self._history.add(ClockSet(start=begun, end=now(), offset=offset, passed=passed))
 
@@ -178,19 +176,19 @@ class BrokerProcess:
         self._tell({"mode": mode, "every": every, "seconds": seconds})
 
     def stop(self) -> int:
-        """As a user stops it; returns its exit code."""
+        """Stop the process with SIGTERM; returns its exit code."""
         assert self._process is not None
         self._note_end()
         self._process.terminate()
         return _reap(self._process)
 
     def damaged(self) -> set[tuple[str, int]]:
-        """Messages that it reported as damaged: entity and number."""
+        """Return the messages that the log reports as damaged: entity and sequence number."""
         found = _DAMAGED.findall(self._log.read_text(errors="replace"))
         return {(place(entity), int(number)) for number, entity in found}
 
     def health(self) -> str:
-        """What it says of itself."""
+        """Return the message of `/health`."""
         try:
             with urlopen(f"http://127.0.0.1:{self.port}/health", timeout=_ANSWER_SECONDS) as answer:
                 return str(json.load(answer)["message"])
@@ -199,25 +197,28 @@ class BrokerProcess:
         except OSError as error:
             return f"no answer: {error}"
 
-    def asks_for_restart(self) -> bool:
-        """Whether it has said since its start that only another start helps."""
-        return "Restart the broker" in self._said()
+    def needs_restart(self) -> bool:
+        """Return whether the log since the last start asks for a restart."""
+        return "Restart the broker" in self._log_since_start()
 
-    def complaints(self) -> list[str]:
-        """Failures of its own that are in its log."""
+    def tracebacks(self) -> list[str]:
+        """Return the tracebacks in the log."""
         text = self._log.read_text(errors="replace")
         return [f"its log has: {part[:2000]}" for part in text.split("Traceback")[1:]]
 
-    def _said(self) -> str:
-        """What it logged since its start."""
+    def _log_since_start(self) -> str:
+        """Return the log since the last start."""
         return self._log.read_bytes()[self._logged :].decode(errors="replace").strip()
 
     def _last_words(self) -> str:
-        """The end of what it logged."""
+        """Return the end of the log."""
         return self._log.read_text(errors="replace")[-2000:].strip()
 
     def _note_end(self) -> None:
-        """From now on what it has in memory may be gone; one that is killed before it serves is of the same outage."""
+        """Note the start of an outage: from now on the broker's memory may be lost.
+
+        A process that ends before it serves belongs to the previous outage.
+        """
         if self._serves:
             self._serves = False
             self._down_at = now()
@@ -239,7 +240,7 @@ class BrokerProcess:
 
 
 def _free_port() -> int:
-    """Not one of those that systems give to connections: it must still be free after each kill."""
+    """Return a free port outside the ephemeral range, so that it is still free after each kill."""
     while True:
         port = _PORTS.randrange(20_000, 30_000)
         with socket.socket() as probe, suppress(OSError):

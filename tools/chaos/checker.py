@@ -1,4 +1,4 @@
-"""All promises, and whether a history keeps them."""
+"""The list of all checks, and their use on a history."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tools.chaos import claim_checks, lock_checks, message_checks, promise_checks
-from tools.chaos.books import Books, Violation
 from tools.chaos.history import Record
+from tools.chaos.history_index import HistoryIndex, Violation
 
-Check = Callable[[Books], Iterator[Violation]]
+Check = Callable[[HistoryIndex], Iterator[Violation]]
 
 CHECKS: Final[tuple[Check, ...]] = (
     message_checks.lost,
@@ -31,11 +31,11 @@ CHECKS: Final[tuple[Check, ...]] = (
     promise_checks.states,
     claim_checks.claims,
     promise_checks.leftovers,
-    promise_checks.mishaps,
+    promise_checks.broker_failures,
 )
 
 
 def check(records: Iterable[Record]) -> list[Violation]:
-    """What was promised and not kept."""
-    books = Books(records)
-    return [violation for check in CHECKS for violation in check(books)]
+    """Return the violations in a history."""
+    index = HistoryIndex(records)
+    return [violation for check in CHECKS for violation in check(index)]

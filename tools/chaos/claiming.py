@@ -1,4 +1,4 @@
-"""What a client does with claims, noted as its other operations are: claim, list, read, and remove or release."""
+"""A client's operations on claims, each recorded in the history: claim, list, read, remove and release."""
 
 from __future__ import annotations
 
@@ -11,25 +11,36 @@ from uuid import UUID
 from peeklock.amqp.errors import AmqpError
 from peeklock.client import Array, Int, Message
 from tools.chaos.client import Client
-from tools.chaos.history import Claim, ClaimEnd, ClaimList, ClaimRead, Delivery, Gesture, Outcome, Settlement, Way, now
+from tools.chaos.history import (
+    Claim,
+    ClaimEnd,
+    ClaimList,
+    ClaimRead,
+    Delivery,
+    Disposition,
+    Outcome,
+    Settlement,
+    Way,
+    now,
+)
 
 _PAGE: Final = 100
-_OPERATIONS: Final = {Gesture.COMPLETE: "remove-claim", Gesture.RELEASE: "release-claim"}
+_OPERATIONS: Final = {Disposition.COMPLETE: "remove-claim", Disposition.RELEASE: "release-claim"}
 
 
 def claim(client: Client, entity: str, name: str, owner: UUID, id: UUID, count: int, wait_ms: int) -> Claim:
-    """Set messages aside, or ask again what was under that id."""
+    """Claim messages. A request with the id of an existing claim returns that claim."""
     body = {"claim-name": name, "claim-id": id, "owner": owner, "message-count": Int(count), "wait": Int(wait_ms)}
     management = client.management(entity)
 
     def record(answer: dict[str, Any] | None, **span: Any) -> Claim:
         return Claim(entity=entity, name=name, id=str(id), numbers=tuple(_numbers(answer or {})), **span)
 
-    return client.noted(lambda: management.request("peeklock:claim-messages", body), record)
+    return client.recorded(lambda: management.request("peeklock:claim-messages", body), record)
 
 
 def list_claims(client: Client, entity: str, name: str | None = None) -> ClaimList:
-    """All claims of an entity, or those of one name."""
+    """Return all claims of an entity, or all with one name."""
     start = now()
     found: dict[str, list[int]] = {}
     names: dict[str, str] = {}
@@ -51,7 +62,7 @@ def list_claims(client: Client, entity: str, name: str | None = None) -> ClaimLi
 
 
 def read(client: Client, entity: str, id: str, numbers: Sequence[int]) -> list[Delivery]:
-    """The messages with these numbers, first and last in turn, which a claim has."""
+    """Read the messages of a claim with these numbers, given as alternating first and last numbers."""
     start = now()
     deliveries: list[Delivery] = []
     left = list(numbers)
@@ -63,7 +74,7 @@ def read(client: Client, entity: str, id: str, numbers: Sequence[int]) -> list[D
                 message = Message.decode(encoded)
                 deliveries.append(client.delivery(message, entity, Way.CLAIM, start, end, None))
             except AmqpError as error:
-                client.note_garbage(entity, error)
+                client.record_garbage(entity, error)
         left = _behind(left, page["last"])
     found = tuple(delivery.number for delivery in deliveries)
     client.history.add(ClaimRead(entity=entity, claim=id, numbers=tuple(numbers), found=found, start=start, end=now()))
@@ -75,26 +86,26 @@ def end(
     entity: str,
     name: str,
     id: str,
-    gesture: Gesture,
+    disposition: Disposition,
     deliveries: Sequence[Delivery],
     numbers: Sequence[int] = (),
 ) -> ClaimEnd:
-    """Remove (COMPLETE) or release messages of a claim: all, or those with these numbers."""
+    """Remove (COMPLETE) or release messages of a claim: all, or only these numbers."""
     body: dict[str, Any] = {"claim-name": name, "claim-id": UUID(id)}
     if numbers:
         body["ranges"] = Array(numbers, int)
     management = client.management(entity)
 
     def record(answer: dict[str, Any] | None, **span: Any) -> ClaimEnd:
-        ended = ClaimEnd(claim=id, gesture=gesture, numbers=tuple(numbers), was_there=bool(answer), **span)
-        # That there is no such claim may mean that an earlier request, which was not answered, has ended it.
+        ended = ClaimEnd(claim=id, disposition=disposition, numbers=tuple(numbers), was_there=bool(answer), **span)
+        # If there is no such claim, an earlier request without an answer may have ended it.
         outcome = Outcome.UNKNOWN if ended.outcome is Outcome.OK and not answer else ended.outcome
         for delivery in deliveries:
-            settled = partial(Settlement, delivery=delivery.name, gesture=gesture, outcome=outcome)
+            settled = partial(Settlement, delivery=delivery.name, disposition=disposition, outcome=outcome)
             client.history.add(settled(start=ended.start, end=ended.end, error=ended.error))
         return ended
 
-    return client.noted(lambda: management.request(f"peeklock:{_OPERATIONS[gesture]}", body), record)
+    return client.recorded(lambda: management.request(f"peeklock:{_OPERATIONS[disposition]}", body), record)
 
 
 def _numbers(answer: dict[str, Any]) -> list[int]:
@@ -112,7 +123,7 @@ def _unpacked(packed: bytes) -> Iterator[bytes]:
 
 
 def _behind(numbers: Sequence[int], last: int) -> list[int]:
-    """The ranges behind that number."""
+    """Return the part of the ranges after that number."""
     left: list[int] = []
     for first, end in zip(numbers[::2], numbers[1::2], strict=True):
         if end > last:

@@ -1,6 +1,7 @@
-"""A client that notes what it does and is told: one connection at a time, made anew whenever it breaks.
+"""A client that records every operation and its outcome in the history. `workers` uses it.
 
-Every operation is recorded with its outcome before a failure is raised. Who works with it is in `workers`.
+It has one connection at a time and connects again when that breaks. An operation that fails is recorded before the
+exception is raised.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from peeklock.client.batches import BATCH_FORMAT
 from peeklock.client.connection import SESSION_FILTER
 from tools.chaos import bodies
 from tools.chaos.history import (
+    BrokerFailure,
     Cancellation,
     Delivery,
     Discharge,
-    Gesture,
+    Disposition,
     History,
     Hold,
     LostCredit,
-    Mishap,
     Outcome,
     Record,
     Renewal,
@@ -62,26 +63,26 @@ from tools.chaos.history import (
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 TIMEOUT: Final = 8.0
-"""Seconds; longer than any fault lasts, if not all of them together."""
+"""Seconds; longer than any single fault lasts."""
 SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
 _REFUSALS: Final = (SendRejected, SettlementFailed, RequestRefused)
-_STATES: Final[dict[Gesture, Any]] = {
-    Gesture.COMPLETE: Accepted(),
-    Gesture.ABANDON: Modified(delivery_failed=True),
-    Gesture.DEFER: Modified(undeliverable_here=True),
-    Gesture.DEAD_LETTER: Rejected(error=Error(condition="com.microsoft:dead-letter", description="chaos")),
+_STATES: Final[dict[Disposition, Any]] = {
+    Disposition.COMPLETE: Accepted(),
+    Disposition.ABANDON: Modified(delivery_failed=True),
+    Disposition.DEFER: Modified(undeliverable_here=True),
+    Disposition.DEAD_LETTER: Rejected(error=Error(condition="com.microsoft:dead-letter", description="chaos")),
 }
 _STATUSES: Final = {
-    Gesture.COMPLETE: "completed",
-    Gesture.ABANDON: "abandoned",
-    Gesture.DEFER: "defered",
-    Gesture.DEAD_LETTER: "suspended",
+    Disposition.COMPLETE: "completed",
+    Disposition.ABANDON: "abandoned",
+    Disposition.DEFER: "defered",
+    Disposition.DEAD_LETTER: "suspended",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message that came, and what it takes to settle it."""
+    """A received message with what is needed to settle it: its receiver, or its lock token if it was fetched."""
 
     delivery: Delivery
     receiver: Receiver | None = None
@@ -91,14 +92,14 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class HeldSession:
-    """A session that is held."""
+    """An accepted session with its receiver."""
 
     hold: Hold
     receiver: Receiver
 
 
 class Client:
-    """Not for several threads."""
+    """A recording client, for use by one thread."""
 
     def __init__(self, name: str, address: str, history: History) -> None:
         self.name = name
@@ -108,7 +109,7 @@ class Client:
         self._connection: Connection | None = None
         self._senders: dict[str, Sender] = {}
         self._receivers: dict[str, tuple[Receiver, float]] = {}
-        """With when they were attached."""
+        """Receivers by entity, with the time of their attach."""
         self._management: dict[str, Management] = {}
         self._coordinator: Sender | None = None
 
@@ -121,14 +122,14 @@ class Client:
         return self._connection
 
     def drop(self) -> None:
-        """Leave the connection; whatever comes next makes another."""
+        """Close the connection. The next operation opens a new one."""
         connection, self._connection = self._connection, None
         self._senders.clear()
         self._receivers.clear()
         self._management.clear()
         self._coordinator = None
         if connection is not None:
-            connection.timeout = 0.2  # it may be a stopped broker that does not answer the close
+            connection.timeout = 0.2  # a suspended broker does not answer the close
             with suppress(ClientError):
                 connection.close()
 
@@ -148,7 +149,7 @@ class Client:
         transaction: str | None = None,
         transaction_id: bytes | None = None,
     ) -> Send:
-        """Send new messages in one piece; returns the record."""
+        """Send new messages in one transfer, several as a batch; returns the record."""
         ids = tuple(self.new_id() for _ in range(amount))
         messages = [_message(id, session, key, due) for id in ids]
         sender = self._senders.get(entity)
@@ -162,7 +163,7 @@ class Client:
             envelope = Message(data=[message.encode() for message in messages])
             act = partial(post, envelope, message_format=BATCH_FORMAT)
         record = partial(Send, entity=entity, ids=ids, session=session, key=key, due=due, transaction=transaction)
-        return self.noted(act, lambda _, **span: record(**span))
+        return self.recorded(act, lambda _, **span: record(**span))
 
     def schedule(self, entity: str, amount: int, due: int) -> Send:
         ids = tuple(self.new_id() for _ in range(amount))
@@ -172,27 +173,27 @@ class Client:
         def record(numbers: list[int] | None, **span: Any) -> Send:
             return Send(entity=entity, ids=ids, due=due, numbers=tuple(numbers or ()), **span)
 
-        return self.noted(lambda: management.schedule(messages, due), record)
+        return self.recorded(lambda: management.schedule(messages, due), record)
 
     def cancel(self, send: Send) -> None:
-        """Take back what was scheduled. 404: it has come meanwhile."""
+        """Cancel scheduled messages. 404 means that they have been enqueued meanwhile."""
         management = self.management(send.entity)
 
         def record(_: Any, **span: Any) -> Cancellation:
             return Cancellation(entity=send.entity, ids=send.ids, **span)
 
-        self.noted(lambda: management.cancel_scheduled(send.numbers), record)
+        self.recorded(lambda: management.cancel_scheduled(send.numbers), record)
 
     # --- receiving ---
 
     def receive(self, entity: str, amount: int, seconds: float, *, way: Way = Way.LOCK, credit: int = 0) -> list[Taken]:
-        """Messages without a session, if any come in time."""
+        """Receive messages without a session, at most `amount` and for at most so many seconds."""
         if entity not in self._receivers:
             mode = ReceiveMode.RECEIVE_AND_DELETE if way is Way.DELETE else ReceiveMode.PEEK_LOCK
             begun = now()
             self._receivers[entity] = self.connection.receiver(entity, credit=credit, mode=mode), begun
         receiver, attached = self._receivers[entity]
-        # Who prefetches may be given what came any time before.
+        # With prefetch, the client may have received the messages any time since the attach.
         return self._receive(receiver, entity, amount, seconds, way, now() if credit == 0 else attached)
 
     def _receive(
@@ -218,18 +219,18 @@ class Client:
             try:
                 delivery = self.delivery(message.message, entity, way, start, end, hold)
             except AmqpError as error:
-                self.note_garbage(entity, error)
+                self.record_garbage(entity, error)
             else:
                 taken.append(Taken(delivery, receiver, message))
         if time.monotonic() - begun > seconds + TIMEOUT:
-            # The drain was not answered in time: more may come any time, and must not be taken for later.
+            # The drain was not answered in time. Messages may still arrive, and would get wrong times.
             if way is Way.DELETE:
                 self.history.add(LostCredit(entity=entity, count=amount, start=start, end=now()))
             self.drop()
         return taken
 
     def fetch(self, entity: str, numbers: Sequence[int], held: HeldSession | None = None) -> list[Taken]:
-        """Deferred messages by their numbers; none when one of them is not there."""
+        """Receive deferred messages by their numbers; none if one of them does not exist."""
         body: dict[str, Any] = {"sequence-numbers": Array(numbers, int), "receiver-settle-mode": UInt(1)}
         if held is not None:
             body["session-id"] = held.hold.session
@@ -245,13 +246,13 @@ class Client:
             try:
                 delivery = self.delivery(Message.decode(each["message"]), entity, Way.FETCH, start, end, hold)
             except AmqpError as error:
-                self.note_garbage(entity, error)
+                self.record_garbage(entity, error)
             else:
                 taken.append(Taken(delivery, token=each["lock-token"]))
         return taken
 
-    def note_garbage(self, entity: str, error: AmqpError) -> None:
-        self.history.add(Mishap(start=now(), end=now(), text=f"{entity} gave out what is no message: {error}"))
+    def record_garbage(self, entity: str, error: AmqpError) -> None:
+        self.history.add(BrokerFailure(start=now(), end=now(), text=f"{entity} delivered an invalid message: {error}"))
 
     def delivery(
         self, message: Message, entity: str, way: Way, start: float, end: float, hold: Hold | None
@@ -280,25 +281,32 @@ class Client:
     # --- settling ---
 
     def settle(
-        self, taken: Taken, gesture: Gesture, transaction: str | None = None, transaction_id: bytes | None = None
+        self,
+        taken: Taken,
+        disposition: Disposition,
+        transaction: str | None = None,
+        transaction_id: bytes | None = None,
     ) -> Settlement:
-        """Settle a message on its link, or by its token if it was fetched."""
+        """Settle a message on its link, or by its lock token if it was fetched."""
         delivery = taken.delivery
 
         def record(_: Any, **span: Any) -> Settlement:
-            return Settlement(delivery=delivery.name, gesture=gesture, transaction=transaction, **span)
+            return Settlement(delivery=delivery.name, disposition=disposition, transaction=transaction, **span)
 
         if taken.receiver is None or taken.message is None:
             assert taken.token is not None
-            body: dict[str, Any] = {"disposition-status": _STATUSES[gesture], "lock-tokens": Array([taken.token], UUID)}
+            body: dict[str, Any] = {
+                "disposition-status": _STATUSES[disposition],
+                "lock-tokens": Array([taken.token], UUID),
+            }
             if delivery.session is not None:
                 body["session-id"] = delivery.session
             management = self.management(delivery.entity)
-            return self.noted(lambda: management.request("update-disposition", body), record)
-        state = _STATES[gesture]
+            return self.recorded(lambda: management.request("update-disposition", body), record)
+        state = _STATES[disposition]
         if transaction_id is not None:
             state = TransactionalState(transaction_id, state)
-        return self.noted(partial(taken.receiver.settle, taken.message, state.encode(), wait=True), record)
+        return self.recorded(partial(taken.receiver.settle, taken.message, state.encode(), wait=True), record)
 
     def renew(self, taken: Taken) -> None:
         delivery = taken.delivery
@@ -309,12 +317,12 @@ class Client:
             until = None if answer is None else int(answer["expirations"][0])
             return Renewal(delivery=delivery.name, until=until, **span)
 
-        self.noted(lambda: management.request("renew-lock", {"lock-tokens": Array([token], UUID)}), record)
+        self.recorded(lambda: management.request("renew-lock", {"lock-tokens": Array([token], UUID)}), record)
 
     # --- sessions ---
 
     def accept(self, entity: str, session: str | None, seconds: float) -> HeldSession:
-        """Hold a session: the named one, or the next. LinkClosed when there is none to be had."""
+        """Accept the named session, or the next one. LinkClosed when none is available."""
         connection = self.connection
         start = now()
         receiver = connection.session_receiver(entity, session, credit=0, wait=seconds)
@@ -329,7 +337,7 @@ class Client:
         return self._receive(held.receiver, held.hold.entity, amount, seconds, Way.LOCK, now(), held.hold)
 
     def call_session(self, held: HeldSession, action: str, value: str | None = None) -> SessionCall:
-        """`get`, `set` or `renew`."""
+        """Get or set the state of the session, or renew its lock: `get`, `set` or `renew`."""
         body: dict[str, Any] = {"session-id": held.hold.session}
         if action == "set":
             body["session-state"] = None if value is None else value.encode()
@@ -337,12 +345,12 @@ class Client:
         management = self.management(held.hold.entity)
 
         def record(answer: Any, **span: Any) -> SessionCall:
-            told = value
+            state = value
             if action == "get" and answer is not None:
-                told = None if answer["session-state"] is None else bytes(answer["session-state"]).decode()
-            return SessionCall(hold=held.hold.name, action=action, value=told, **span)
+                state = None if answer["session-state"] is None else bytes(answer["session-state"]).decode()
+            return SessionCall(hold=held.hold.name, action=action, value=state, **span)
 
-        return self.noted(lambda: management.request(operation, body), record)
+        return self.recorded(lambda: management.request(operation, body), record)
 
     def management(self, entity: str) -> Management:
         if entity not in self._management:
@@ -365,26 +373,26 @@ class Client:
             return Discharge(transaction=transaction, commit=commit, **span)
 
         end = Message(value=EndTransaction(transaction_id, fail=not commit))
-        return self.noted(lambda: coordinator.send(end), record)
+        return self.recorded(lambda: coordinator.send(end), record)
 
-    # --- inside ---
+    # --- recording ---
 
-    def noted(self, act: Callable[[], T], record: Callable[..., R]) -> R:
-        """Do it and record how it went; a refusal is an outcome, anything else is raised."""
+    def recorded(self, act: Callable[[], T], record: Callable[..., R]) -> R:
+        """Run an operation and record its outcome. A refusal is an outcome; other failures are recorded and raised."""
         start = now()
         try:
             answer = act()
         except _REFUSALS as refused:
-            noted = record(None, start=start, end=now(), outcome=Outcome.NO, error=str(refused))
-            self.history.add(noted)
-            return noted
+            result = record(None, start=start, end=now(), outcome=Outcome.NO, error=str(refused))
+            self.history.add(result)
+            return result
         except ClientError as failure:
-            noted = record(None, start=start, end=now(), outcome=Outcome.UNKNOWN, error=str(failure))
-            self.history.add(noted)
+            result = record(None, start=start, end=now(), outcome=Outcome.UNKNOWN, error=str(failure))
+            self.history.add(result)
             raise
-        noted = record(answer, start=start, end=now(), outcome=Outcome.OK)
-        self.history.add(noted)
-        return noted
+        result = record(answer, start=start, end=now(), outcome=Outcome.OK)
+        self.history.add(result)
+        return result
 
 
 def _message(id: str, session: str | None, key: str | None, due: int | None) -> Message:

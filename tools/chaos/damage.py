@@ -1,6 +1,6 @@
-"""Damage to the files of a data folder, done while no broker runs, and undone again when a broker refuses to start.
+"""Damage to the files of a data folder, made while no broker runs, and undone when a broker refuses to start.
 
-What a disk or a person does to files that were synced: one bit is another, a part of the log is missing or is cut off.
+It is damage to synced files, by a disk or a person: a flipped bit, a missing segment of the log, a shortened segment.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tools.chaos.log_tail import read
 INDEX: Final = "peeklock.db"
 WAL: Final = f"{INDEX}-wal"
 CHECKS: Final = ("synced", "peeklock.sums")
-"""What the other files are checked by."""
+"""Files with checksums and sizes of the other files."""
 CHANGED_ANYWAY: Final = frozenset(("lock", f"{INDEX}-shm"))
-"""What a start may write that then refuses."""
+"""Files that a refused start may change."""
 RESERVE: Final = "reserve"
-"""Room for a full disk: nothing is in it."""
+"""Space reserved for a full disk; the file has no content that matters."""
 
 _NAMES: Final = re.compile(r"/(log-\d{10}|peeklock\.db|peeklock\.db-wal|peeklock\.sums|synced|lock)\b")
 _TAIL_BYTES: Final = 1500
-"""Some records at the end of the log."""
+"""Size of the end of the log that holds the last records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was done, and how it is undone."""
+    """A damage that was done, with its description and the function that undoes it."""
 
     file: Path
     text: str
@@ -39,11 +39,11 @@ class Damage:
 
 
 Maker = Callable[[Path, Path, Random], Damage | None]
-"""Does it to a folder, given also where unsynced bytes are noted; None when there is nothing to do it to."""
+"""Damages a data folder, given the file that records unsynced bytes; returns None if there is nothing to damage."""
 
 
 def flip_tail(folder: Path, notes: Path, chance: Random) -> Damage | None:
-    """One bit of the records at the end of the log."""
+    """Flip one bit of the records at the end of the log."""
     written = [(name, end) for name, (_, end) in read(notes).items() if name.startswith("log-")]
     name, end = max(written, default=("", 0))
     file = folder / name
@@ -54,7 +54,7 @@ def flip_tail(folder: Path, notes: Path, chance: Random) -> Damage | None:
 
 
 def flip_log(folder: Path, notes: Path, chance: Random) -> Damage | None:
-    """One bit of what was written to the log."""
+    """Flip one bit anywhere in the log."""
     file = _segment(folder, chance)
     return None if file is None else _flip_in(file, _written(file, notes), chance)
 
@@ -73,7 +73,7 @@ def flip_checks(folder: Path, notes: Path, chance: Random) -> Damage | None:
 
 
 def remove_segment(folder: Path, notes: Path, chance: Random) -> Damage | None:
-    """A part of the log is not there any more."""
+    """Move a segment of the log away."""
     file = _segment(folder, chance)
     if file is None:
         return None
@@ -83,7 +83,7 @@ def remove_segment(folder: Path, notes: Path, chance: Random) -> Damage | None:
 
 
 def shorten_segment(folder: Path, notes: Path, chance: Random) -> Damage | None:
-    """The end of a part of the log is not there any more."""
+    """Cut off the end of a segment of the log."""
     file = _segment(folder, chance)
     if file is None:
         return None
@@ -94,13 +94,13 @@ def shorten_segment(folder: Path, notes: Path, chance: Random) -> Damage | None:
 
 
 def flip(file: Path, offset: int, bit: int) -> Damage:
-    """One bit is another."""
+    """Flip one bit of a file."""
     _flip(file, offset, bit)
     return Damage(file, f"bit {bit} of byte {offset} of {file.name} is flipped", lambda: _flip(file, offset, bit))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Of all files that a refused start must leave as they are."""
+    """Return the contents of all files that a refused start must not change."""
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in folder.rglob("*")
@@ -109,12 +109,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def names_file(text: str) -> bool:
-    """Whether somebody who reads it knows where to look."""
+    """Return whether a text names a file of the data folder."""
     return _NAMES.search(text) is not None
 
 
 def rewrite(folder: Path, whole: dict[str, bytes]) -> None:
-    """Have the files as they were."""
+    """Restore the files to these contents."""
     for name in contents(folder).keys() - whole.keys():
         (folder / name).unlink()
     for name, content in whole.items():
@@ -127,7 +127,7 @@ def _segment(folder: Path, chance: Random) -> Path | None:
 
 
 def _written(file: Path, notes: Path) -> int:
-    """How much of a part of the log has been written to, as far as that is known."""
+    """Return how many bytes of a segment have been written, as far as that is recorded."""
     size = file.stat().st_size
     _, end = read(notes).get(file.name, (0, size))
     return min(end, size)
@@ -153,6 +153,6 @@ def _replace(aside: Path, file: Path) -> None:
 
 
 def _rewrite(file: Path, whole: bytes) -> None:
-    """In place: it stays the same file."""
+    """Write the contents in place, so that the inode stays the same."""
     with file.open("r+b") as opened:
         opened.write(whole)

@@ -1,10 +1,10 @@
-"""A disk that fills up, fails, drops what it should sync or takes its time, under the log of a store and under SQLite.
+"""A simulated disk under the log of a store and under SQLite: full, failing, dropping unsynced pages, or slow.
 
-The functions of `os` by which the log is written are replaced, and the methods of the files that SQLite opens. A full
-disk refuses whatever would make a file longer by more than others became shorter meanwhile. A sync that fails leaves
-the bytes in the file: who wrote them is told that they may not be. One that drops them fails once; the next one
-succeeds, and does not bring them to the disk (`dropped`). A slow one waits. What is written and not synced is noted,
-for a power cut to take.
+It replaces the functions of `os` that write the log, and the methods of the files that SQLite opens. A full disk
+refuses writes that make a file longer, except for bytes that were freed meanwhile. A failing sync leaves the bytes in
+the file and returns an error. A page-dropping sync fails once; the next sync succeeds without writing the dropped bytes
+(`dropped`). A slow sync waits. Bytes that are written and not synced are recorded, so that a simulated power cut can
+remove them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WRITE: Final = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, _POINTER, ctypes.c_int,
 _TRUNCATE: Final = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, ctypes.c_int64)
 _SYNC: Final = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, ctypes.c_int)
 _NOTED: Final = re.compile(r"log-\d+|.*-wal|synced")
-"""Files that a power cut may tear."""
+"""Files of which a power cut may lose unsynced bytes."""
 
 
 class Mode(StrEnum):
@@ -46,11 +46,11 @@ class Mode(StrEnum):
 
 
 class DiskError(Exception):
-    """The disk cannot be had."""
+    """The simulated disk cannot be installed."""
 
 
 class _Vfs(ctypes.Structure):
-    """The beginning of `sqlite3_vfs`."""
+    """The first fields of the C structure `sqlite3_vfs`."""
 
     _fields_ = (
         ("version", ctypes.c_int),
@@ -61,7 +61,7 @@ class _Vfs(ctypes.Structure):
 
 
 class _Methods(ctypes.Structure):
-    """`sqlite3_io_methods`, version 3."""
+    """The C structure `sqlite3_io_methods`, version 3."""
 
     _fields_ = (
         ("version", ctypes.c_int),
@@ -71,36 +71,36 @@ class _Methods(ctypes.Structure):
 
 
 class Disk:
-    """The disk of this process, as far as a folder is on it."""
+    """The simulated disk of this process, for the files of one folder."""
 
     def __init__(self, folder: Path, notes: Path | None = None) -> None:
         self.mode = Mode.FINE
         self.every = 1
-        """Of the syncs, how many fail or are slow: every one, one of two, … Which is left to chance, so that what is
-        done about a failed one fails or does not."""
+        """One of so many syncs fails or is slow, chosen at random, so that the sync that undoes a failed commit can
+        fail or succeed."""
         self.seconds = 0.0
-        """How long a slow one takes."""
+        """Duration of a slow sync."""
         self._room = 0
-        """Of a full disk: bytes that became free since it was."""
+        """Bytes that were freed since the disk became full."""
         self._folder = f"{folder.resolve()}{os.sep}"
         self._chance = Random(0)
         self._unsynced = self._dropped = None
         if notes is not None:
             self._dropped = Dropped(dropped_notes(notes))
             for name, (start, end) in read(notes).items():
-                # Nobody knows what was there before a process wrote that did not sync; zeros are as good as anything.
+                # The contents before an earlier process's unsynced write are unknown; zeros are one possibility.
                 self._dropped.write(name, start, bytes(end - start))
             self._unsynced = Unsynced(notes)
         self._failed: set[str] = set()
-        """Files whose last sync failed and dropped what was written: the next one succeeds."""
+        """Files whose last sync failed and dropped the written bytes: the next sync succeeds."""
         self._methods: dict[int, _Methods] = {}
-        """Ours, by the address of SQLite's."""
+        """The replaced methods, by the address of SQLite's."""
         self._names: dict[int, str] = {}
-        """Of SQLite's files in the folder, by address."""
+        """Names of SQLite's open files in the folder, by the address of their structure."""
         self._kept: list[Any] = []
 
     def install(self) -> None:
-        """Take the place of what writes, before the first store is opened."""
+        """Replace the functions that write. Call it before the first store is opened."""
         self._install_in_sqlite()
         for name, ours in (
             ("posix_fallocate", partial(self._allocate, os.posix_fallocate)),
@@ -129,7 +129,7 @@ class Disk:
         before = _read(self._folder + name, offset, size)
         if self._dropped is not None:
             self._dropped.write(name, offset, before)
-        # What is written over the same bytes cannot be torn: the disk has them, whichever of the two it has.
+        # Bytes that do not change cannot be lost: the disk has them before and after the write.
         same = _same(before[: max(0, length - offset)], data[:size])
         if same < size:
             self._note(name, offset + same, offset + size)
@@ -139,7 +139,7 @@ class Disk:
         return self._pwrite(original, descriptor, b"".join(parts), offset)
 
     def _write(self, original: Callable[[int, Any], int], descriptor: int, data: Any) -> int:
-        """Not by what the log is written: small files, at their end."""
+        """Write to the end of a small file; the log is written with `pwrite`."""
         if self._name(descriptor) is not None:
             self._grow(os.fstat(descriptor).st_size, os.fstat(descriptor).st_size + len(data))
         return original(descriptor, data)
@@ -174,16 +174,16 @@ class Disk:
         self._note_sync(name)
 
     def _name(self, descriptor: int) -> str | None:
-        """In the folder, empty for the folder itself; None for what is elsewhere."""
+        """Return the file's name in the folder, empty for the folder itself; None for files elsewhere."""
         return self._relative(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     def _relative(self, path: str) -> str | None:
         return f"{path}{os.sep}"[len(self._folder) : -1] if f"{path}{os.sep}".startswith(self._folder) else None
 
-    # --- room ---
+    # --- free space ---
 
     def _fitting(self, length: int, offset: int, size: int) -> int:
-        """How much of what is to be written there fits: what lies within the file has its place on the disk already."""
+        """Return how many bytes can be written there. Bytes within the file's length need no free space."""
         if self.mode is not Mode.FULL or offset + size <= length:
             return size
         size = min(size, length + self._room - offset)
@@ -191,7 +191,7 @@ class Disk:
         return size
 
     def _grow(self, length: int, wanted: int) -> None:
-        """All of it, or OSError."""
+        """Use free space to make a file longer; OSError if there is too little."""
         if self.mode is Mode.FULL and wanted > length:
             if wanted - length > self._room:
                 raise _os_error(errno.ENOSPC)
@@ -200,7 +200,7 @@ class Disk:
     def _free(self, size: int) -> None:
         self._room = self._room + max(0, size) if self.mode is Mode.FULL else 0
 
-    # --- both ---
+    # --- syncs ---
 
     def _fails_to_sync(self, name: str) -> bool:
         if name in self._failed:
@@ -216,7 +216,7 @@ class Disk:
         return True
 
     def _drop(self, name: str) -> None:
-        """The pages are clean from now on, and the disk does not have them."""
+        """Drop the unsynced bytes: the pages count as clean, so no later sync writes them."""
         self._failed.add(name)
         if self._dropped is not None and name:
             shown = self._dropped.fail(name, shows_it=self._chance.random() < 0.5)
@@ -226,7 +226,7 @@ class Disk:
             self._unsynced.synced(name)
 
     def _note(self, name: str, start: int, end: int) -> None:
-        """Before it is written: what a kill leaves in a file unnoted would be taken for synced by the next process."""
+        """Record unsynced bytes. Called before the write: a kill in between must not leave unrecorded bytes."""
         if self._unsynced is not None and _NOTED.fullmatch(name):
             self._unsynced.wrote(name, start, end)
 
@@ -273,7 +273,7 @@ class Disk:
                     self._methods[methods.value] = self._our_methods(methods.value)
                 methods.value = ctypes.addressof(self._methods[methods.value])
         except Exception:
-            # It does not find its way through SQLite; but what is ours to mend is found in the broker's log at the end.
+            # Exceptions cannot pass through SQLite. The run finds the traceback in the broker's log.
             traceback.print_exc()
         return result
 
@@ -293,12 +293,12 @@ class Disk:
         try:
             name = self._names[file]
             if self._dropped is not None:
-                # By SQLite's own method: to open and close the file here would end SQLite's locks on it.
+                # With SQLite's own method: opening and closing the file here would release SQLite's locks on it.
                 before = ctypes.create_string_buffer(size)
-                read(file, ctypes.addressof(before), size, offset)  # behind its end there are zeros
+                read(file, ctypes.addressof(before), size, offset)  # zeros after the end of the file
                 self._dropped.write(name, offset, before.raw)
             if self._fitting(os.stat(self._folder + name).st_size, offset, size) < size:
-                # As the last block of a disk is used up: a part of it still fits.
+                # As with a real disk, a part of the write still fits.
                 self._note(name, offset, offset + size // 2)
                 original(file, data, size // 2, offset)
                 return sqlite3.SQLITE_FULL
@@ -331,14 +331,14 @@ class Disk:
 
 
 def _read(path: str, offset: int, size: int) -> bytes:
-    """With zeros for what is behind the end."""
+    """Read from a file; zeros after its end."""
     with open(path, "rb") as file:
         file.seek(offset)
         return file.read(size).ljust(size, b"\0")
 
 
 def _same(before: bytes, data: Any) -> int:
-    """How many bytes at the beginning do not change."""
+    """Return how many bytes at the beginning are equal."""
     after = bytes(data[: len(before)])
     if before == after:
         return len(before)

@@ -1,4 +1,4 @@
-"""The end of a run: everything that is left is received and completed, so that what is missing is missing for good."""
+"""The end of a run: all remaining messages are received and completed, so that a message never received is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peeklock.client import ClientError, LinkClosed, Message
 from tools.chaos import bodies, claiming
 from tools.chaos.client import Client, Taken
 from tools.chaos.entities import RECEIVED_FROM, WITH_CLAIMS, WITH_SESSIONS, dead_letters
-from tools.chaos.history import Gesture, Leftover, now
+from tools.chaos.history import Disposition, Leftover, now
 
 _PAGE: Final = 500
 _AMOUNT: Final = 50
@@ -21,7 +21,7 @@ _ACTIVE, _DEFERRED, SCHEDULED_STATE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A message that is there."""
+    """A message that was peeked."""
 
     entity: str
     number: int
@@ -32,7 +32,7 @@ class Seen:
 
 
 def drain(client: Client, seconds: float) -> list[Leftover]:
-    """Receive all there is; what is still there when nothing has come for so long is returned."""
+    """Receive and complete all messages. Returns those left after so many seconds without progress."""
     deadline = time.monotonic() + seconds
     fewest: int | None = None
     while True:
@@ -64,14 +64,14 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
 
 
 def release_claims(client: Client, entity: str) -> None:
-    """Of clients that were stopped."""
+    """Release the claims of clients that have stopped."""
     listed = claiming.list_claims(client, entity)
     for id, name in listed.names.items():
-        claiming.end(client, entity, name, id, Gesture.RELEASE, ())
+        claiming.end(client, entity, name, id, Disposition.RELEASE, ())
 
 
 def peek(client: Client, entity: str) -> Iterator[Seen]:
-    """All messages of an entity, in any state."""
+    """Peek all messages of an entity, in any state."""
     after = 0
     while page := client.management(entity).peek(after + 1, _PAGE):
         for message in page:
@@ -82,7 +82,7 @@ def peek(client: Client, entity: str) -> Iterator[Seen]:
 
 
 def empty(client: Client, entity: str, found: list[Seen]) -> None:
-    """Receive and complete what is there and not scheduled for later."""
+    """Receive and complete the active and deferred messages among those found."""
     deferred = [seen for seen in found if seen.state == _DEFERRED]
     if entity in WITH_SESSIONS:
         _empty_sessions(client, entity, {seen.session for seen in found if seen.state == _ACTIVE}, deferred)
@@ -100,7 +100,7 @@ def _empty_sessions(client: Client, entity: str, active: set[str | None], deferr
         try:
             held = client.accept(entity, session, 1.0)
         except LinkClosed:
-            continue  # its lock is not over yet
+            continue  # its lock has not expired yet
         while taken := client.receive_of(held, _AMOUNT, _WAIT):
             _complete(client, taken)
         for seen in deferred:
@@ -111,4 +111,4 @@ def _empty_sessions(client: Client, entity: str, active: set[str | None], deferr
 
 def _complete(client: Client, taken: list[Taken]) -> None:
     for each in taken:
-        client.settle(each, Gesture.COMPLETE)
+        client.settle(each, Disposition.COMPLETE)

@@ -1,9 +1,9 @@
-"""What a disk has lost by syncs that failed: the pages are clean, so no later sync writes them.
+"""Bytes that failed syncs have dropped: their pages count as clean, so no later sync writes them to the disk.
 
-A file system may go on showing what was written (ext4, XFS) or show what was there before (Btrfs). In either case the
-disk has what it had after the last sync that succeeded, until the same bytes are written and synced again. Where a file
-shows something else than its disk has, that is noted in a file beside the data folder, which outlives the process; a
-power cut (`restore`) makes it true.
+After such a failure a file still shows the written bytes (ext4, XFS) or the earlier ones (Btrfs). In both cases the
+disk has the bytes of the last successful sync, until the same range is written and synced again. Where a file differs
+from its disk, the disk's bytes are recorded in a file beside the data folder, which survives the process. A simulated
+power cut (`restore`) writes them into the files.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 from threading import Lock
 
 Pieces = list[tuple[int, bytes]]
-"""Where bytes are in a file, and which."""
+"""Offsets in a file, with bytes."""
 
 
 class Dropped:
-    """By the name of a file: what was there before each write, and what its disk has instead of what it shows."""
+    """The bytes before each unsynced write, and the bytes on disk where a file shows others, by the file's name."""
 
     def __init__(self, notes: Path) -> None:
         self._lock = Lock()
         self._before: defaultdict[str, list[tuple[int, bytearray]]] = defaultdict(list)
-        """What each write since the last sync replaced, the first of them first; neighbours are one."""
+        """Bytes replaced by each write since the last sync, in order of the writes; adjacent ones are merged."""
         self._lost: defaultdict[str, Pieces] = defaultdict(list)
         self._lost.update(read(notes))
         self._descriptor = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, name: str, start: int, before: bytes) -> None:
-        """These bytes are about to be replaced."""
+        """Record the bytes that a write is about to replace."""
         with self._lock:
             pieces = self._before[name]
             if pieces and pieces[-1][0] + len(pieces[-1][1]) == start:
@@ -40,13 +40,16 @@ class Dropped:
                 pieces.append((start, bytearray(before)))
 
     def synced(self, name: str) -> None:
-        """What was written since the last time is on the disk; what was dropped before is not."""
+        """Note a successful sync: bytes written since the last sync are on the disk, bytes dropped before are not."""
         with self._lock:
             for start, before in self._before.pop(name, ()):
                 self._forget(name, start, start + len(before))
 
     def fail(self, name: str, *, shows_it: bool) -> Pieces:
-        """A sync has failed, and dropped what was written; what the file must show now, unless it goes on as it was."""
+        """Note a failed sync that dropped the written bytes.
+
+        Returns the bytes that the file must show now; none if it `shows_it`, that is, still shows the written bytes.
+        """
         with self._lock:
             written = self._before.pop(name, [])
             for start, before in written:
@@ -60,7 +63,7 @@ class Dropped:
             return shown
 
     def cut(self, name: str, size: int) -> None:
-        """The file is shorter now, or is a new one."""
+        """Note that a file was truncated or created."""
         with self._lock:
             if name in self._before:
                 kept = _without([(start, bytes(before)) for start, before in self._before[name]], size, None)
@@ -68,7 +71,7 @@ class Dropped:
             self._forget(name, size, None)
 
     def _lose(self, name: str, start: int, before: bytes) -> None:
-        """But what was lost already, the disk never had."""
+        """Record bytes on disk that the file no longer shows, except in ranges that were dropped before."""
         added = [(start, before)]
         for at, lost in self._lost[name]:
             added = _without(added, at, at + len(lost))
@@ -89,13 +92,13 @@ class Dropped:
 
 
 def read(notes: Path) -> dict[str, Pieces]:
-    """By the name of a file: what its disk has instead of what it shows."""
+    """Return, by the file's name, the bytes on disk where the file shows others."""
     lost: defaultdict[str, Pieces] = defaultdict(list)
     if not notes.exists():
         return lost
     for line in notes.read_text().splitlines(keepends=True):
         if not line.endswith("\n"):
-            break  # its process was killed before anyone was told
+            break  # the process was killed while it wrote this line
         name, pieces = json.loads(line)
         for start, value in pieces:
             if isinstance(value, str):
@@ -106,7 +109,7 @@ def read(notes: Path) -> dict[str, Pieces]:
 
 
 def restore(folder: Path, notes: Path) -> str:
-    """Have the files show what their disk has; says what. The broker must not run."""
+    """Write into the files what their disk has. Returns a description. The broker must not run."""
     done = []
     for name, pieces in read(notes).items():
         file = folder / name
@@ -118,7 +121,7 @@ def restore(folder: Path, notes: Path) -> str:
 
 
 def show(file: Path, pieces: Pieces) -> None:
-    """Write these, but do not make the file longer."""
+    """Write the pieces, without making the file longer."""
     with file.open("r+b") as opened:
         length = os.fstat(opened.fileno()).st_size
         for start, data in pieces:
@@ -128,7 +131,7 @@ def show(file: Path, pieces: Pieces) -> None:
 
 
 def _without(pieces: Pieces, start: int, end: int | None) -> Pieces:
-    """What of them is outside; without an end, before the start."""
+    """Return the parts of the pieces outside the range; without an end, only those before its start."""
     left: Pieces = []
     for at, data in pieces:
         if at < start:

@@ -1,4 +1,4 @@
-"""The namespace that is used in a run: one entity for each promise, with locks as short as the service has them."""
+"""The namespace of a run: one entity for each promise, with the shortest locks that the service allows."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, Final
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 
 PLAIN: Final = "plain"
-"""Peek-lock with every gesture; a message becomes a dead letter after some deliveries."""
+"""Peek-lock with every settlement; messages are dead-lettered after a few deliveries."""
 DELETED: Final = "deleted"
 """Receive-and-delete."""
 SESSIONS: Final = "sessions"
 ORDERS: Final = "orders"
-"""What transactions take from …"""
+"""Transactions complete messages of this queue …"""
 INVOICES: Final = "invoices"
-"""… and send to."""
+"""… and send to this one."""
 SCHEDULED: Final = "scheduled"
 UNIQUE: Final = "unique"
-"""Duplicates are detected."""
+"""With duplicate detection."""
 CLAIMED: Final = "claimed"
-"""Clients claim, and others receive …"""
+"""Some clients claim messages, others receive them."""
 CLAIMED_SESSIONS: Final = "claimed-sessions"
-"""… also whole sessions."""
+"""Clients claim whole sessions."""
 TOPIC: Final = "news"
 SUBSCRIPTIONS: Final = (f"{TOPIC}/subscriptions/first", f"{TOPIC}/subscriptions/second")
 
@@ -29,7 +29,7 @@ LOCK_MS: Final = 5000
 WINDOW_MS: Final = 20_000
 MAX_DELIVERIES: Final = 6
 NEVER: Final = 2000
-"""Deliveries before a message of the other entities becomes a dead letter."""
+"""MaxDeliveryCount of the other entities, too high to be reached."""
 
 QUEUES: Final = (PLAIN, DELETED, SESSIONS, ORDERS, INVOICES, SCHEDULED, UNIQUE, CLAIMED, CLAIMED_SESSIONS)
 WITH_SESSIONS: Final = (SESSIONS, CLAIMED_SESSIONS)
@@ -38,7 +38,7 @@ RECEIVED_FROM: Final = (*QUEUES, *SUBSCRIPTIONS)
 
 
 def copies(entity: str) -> tuple[str, ...]:
-    """Where messages sent to an entity are received."""
+    """Return the entities where messages sent to an entity are received."""
     return SUBSCRIPTIONS if entity == TOPIC else (entity,)
 
 
@@ -47,12 +47,12 @@ def dead_letters(entity: str) -> str:
 
 
 def place(path: str) -> str:
-    """As it is called here, where the broker writes it in its own way."""
+    """Return the name used in this package for a path in the broker's spelling."""
     return path.replace("/Subscriptions/", "/subscriptions/")
 
 
 def config() -> dict[str, Any]:
-    """As a configuration file has it."""
+    """Return the namespace as the content of a configuration file."""
     common = {"LockDuration": f"PT{LOCK_MS // 1000}S", "MaxDeliveryCount": NEVER}
     special: dict[str, dict[str, Any]] = {
         PLAIN: {"MaxDeliveryCount": MAX_DELIVERIES},
@@ -70,5 +70,5 @@ def config() -> dict[str, Any]:
 
 
 def address(port: int) -> str:
-    """For clients; a user and a password need no tokens, which would run out when the clock is set."""
+    """Return the broker's address for clients, with user and password: tokens would expire when the clock is set."""
     return f"amqp://{DEFAULT_KEY_NAME}:{DEFAULT_KEY}@127.0.0.1:{port}"

@@ -1,8 +1,8 @@
-"""`python -m tools.chaos.flips`: one bit of one file of a data folder is flipped, as a disk does at times.
+"""`python -m tools.chaos.flips`: flips one bit in a file of a data folder, and checks that the broker detects it.
 
-Then one of three things must hold: everything that was acknowledged is served unchanged; or the start is refused, with
-the name of a file and without a change to any; or the message that was damaged is reported, and all others are served
-unchanged. Most flips are judged by what the store reads, some by what a client of a whole broker gets.
+After each flip one of three results is required: everything acknowledged is served unchanged; or the start is refused,
+the error names a file, and no file is changed; or the damaged message is reported, and all others are served unchanged.
+Most flips are tested by reading the store, some with a whole broker and a client.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools.chaos.damage import CHECKS, INDEX, RESERVE, WAL, Damage
 from tools.chaos.draining import SCHEDULED_STATE, empty, peek, release_claims
 from tools.chaos.entities import RECEIVED_FROM, SESSIONS, WITH_CLAIMS, address, dead_letters
 from tools.chaos.history import Delivery, History
-from tools.chaos.reading import Contents, Reading, Wrong
+from tools.chaos.reading import Contents, Inconsistent, Reading
 from tools.chaos.specimen import ALL_SESSIONS
 
 _ROOM: Final = 256 * 1024 * 1024
@@ -37,7 +37,7 @@ _PROGRESS: Final = 200
 _SESSION_SECONDS: Final = 5.0
 _TAIL: Final = "the last records of the log"
 _WEIGHTS: Final = {"log-*": 5, _TAIL: 3, INDEX: 4, WAL: 3, **dict.fromkeys(CHECKS, 1), "*": 1}
-"""How often each kind of file is chosen."""
+"""Relative frequency of each kind of file."""
 
 
 class Verdict(StrEnum):
@@ -47,21 +47,21 @@ class Verdict(StrEnum):
 
 
 class Serving:
-    """A broker that is started; a client looks at everything, and receives and completes it."""
+    """A broker process, and a client that peeks all messages and then receives and completes them."""
 
     def __init__(self, folder: Path) -> None:
         self._history = History(folder / "history.jsonl")
         self._broker = BrokerProcess(folder, self._history)
 
     def read(self) -> Contents | str:
-        """What it holds, or what it said when it refused to start."""
+        """Return the contents that the broker serves, or the log of a refused start."""
         try:
             refusal = self._broker.try_start()
             if refusal is None:
                 return self._read_all()
-            if not refusal.is_proper:
-                raise Wrong(f"it did not start, with {refusal.code}: {refusal.said}")
-            return refusal.said
+            if not refusal.is_documented:
+                raise Inconsistent(f"it did not start, with {refusal.code}: {refusal.log}")
+            return refusal.log
         finally:
             self._broker.close()
             self._history.close()
@@ -91,17 +91,17 @@ class Serving:
         came = {(each.entity, each.number): each for each in self._history.records if isinstance(each, Delivery)}
         contents.damaged = self._broker.damaged()
         if missing := received - came.keys() - contents.damaged:
-            raise Wrong(f"these were peeked at, and did not come: {sorted(missing)}")
+            raise Inconsistent(f"these messages were peeked, but not received: {sorted(missing)}")
         for delivery in came.values():
             if delivery.changed:
-                raise Wrong(f"{delivery.id} came with {delivery.changed} changed")
-        if self._broker.stop() or self._broker.complaints():
-            raise Wrong(f"it did not stop in order: {self._broker.complaints()}")
+                raise Inconsistent(f"{delivery.id} was received with {delivery.changed} changed")
+        if self._broker.stop() or self._broker.tracebacks():
+            raise Inconsistent(f"the broker did not stop cleanly: {self._broker.tracebacks()}")
         return contents
 
 
 class Specimen:
-    """A folder that was left by a kill, and what it holds."""
+    """A data folder left by a killed broker, and its contents."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
@@ -118,18 +118,21 @@ class Specimen:
             found.setdefault(path, Counter()).update([values["id"]])
         if found != made:
             path = next(path for path in made if made[path] != found.get(path))
-            raise Wrong(f"without any damage {path} holds {found.get(path)}, and {made[path]} were acknowledged")
+            raise Inconsistent(f"without any damage {path} holds {found.get(path)}, and {made[path]} were acknowledged")
 
     def flip(self, seed: str, *, serve: bool = False) -> tuple[Verdict, str]:
-        """Try one bit, on the store or on a whole broker; what came of it, and what was done. Wrong."""
+        """Flip one bit in a copy and read it with the store or a whole broker.
+
+        Returns the verdict and the description of the flip. Raises Inconsistent if no allowed result follows.
+        """
         with _copied(self.data, self._folder / "flipped") as copied:
             done = flip_one(copied / "data", self._folder / "unsynced", Random(seed), "*" if serve else "**/*")
             try:
                 return self._judge(copied, serve=serve), done.text
-            except Wrong as wrong:
-                raise Wrong(f"{seed}: {done.text}: {wrong}") from None
+            except Inconsistent as wrong:
+                raise Inconsistent(f"{seed}: {done.text}: {wrong}") from None
             except Exception as error:
-                raise Wrong(f"{seed}: {done.text}: {type(error).__name__}: {error}") from error
+                raise Inconsistent(f"{seed}: {done.text}: {type(error).__name__}: {error}") from error
 
     def _judge(self, folder: Path, *, serve: bool) -> Verdict:
         data = folder / "data"
@@ -139,14 +142,14 @@ class Specimen:
             return compare(self.served if serve else self.contents, contents)
         changed = sorted({name for name, _ in before.items() ^ damage.contents(data).items()})
         if changed:
-            raise Wrong(f"it was refused ({contents}), and changed {', '.join(changed)}")
+            raise Inconsistent(f"the start was refused ({contents}), but changed {', '.join(changed)}")
         if not damage.names_file(contents):
-            raise Wrong(f"it was refused, and no file is named: {contents}")
+            raise Inconsistent(f"the start was refused, but no file is named: {contents}")
         return Verdict.REFUSED
 
 
 def flip_one(folder: Path, notes: Path, chance: Random, among: str) -> Damage:
-    """Any bit of any of these files, but each kind of file as often as it should be."""
+    """Flip a random bit of the files that match `among`. Kinds of files are chosen by their weights."""
     files = sorted(file for file in folder.glob(among) if file.is_file() and file.stat().st_size)
     while True:
         pattern = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
@@ -161,29 +164,29 @@ def flip_one(folder: Path, notes: Path, chance: Random, among: str) -> Damage:
 
 
 def compare(expected: Contents, found: Contents) -> Verdict:
-    """Wrong when something is missing or different that is not reported, or more is reported than was damaged."""
+    """Compare contents. Raises Inconsistent for an unreported difference, or for reports of undamaged messages."""
     differing = [
         key for key in expected.found.keys() | found.found.keys() if expected.found.get(key) != found.found.get(key)
     ]
     if differing:
         key = min(differing, key=str)
-        raise Wrong(f"{key} is {found.found.get(key)!r:.200}, and not {expected.found.get(key)!r:.200}")
+        raise Inconsistent(f"{key} is {found.found.get(key)!r:.200}, not {expected.found.get(key)!r:.200}")
     for place in sorted(found.messages.keys() - expected.messages.keys()):
-        raise Wrong(f"{place} is there, and should not be")
+        raise Inconsistent(f"{place} should not exist")
     for place in sorted(expected.messages):
         if place not in found.messages and place not in found.damaged:
-            raise Wrong(f"{place} is lost")
+            raise Inconsistent(f"{place} is lost")
         if place in found.messages and place in found.damaged:
-            raise Wrong(f"{place} is reported as damaged, and served")
+            raise Inconsistent(f"{place} is reported as damaged, and served")
         if place in found.messages and found.messages[place] != expected.messages[place]:
-            raise Wrong(f"{place} is changed: {_difference(expected.messages[place], found.messages[place])}")
+            raise Inconsistent(f"{place} is changed: {_difference(expected.messages[place], found.messages[place])}")
     injured = {path for path, _ in found.damaged}
     for path, counters in expected.counters.items():
         if path not in injured and counters != found.counters[path]:
-            raise Wrong(f"{path} counts {found.counters[path]}, and should {counters}")
+            raise Inconsistent(f"the counters of {path} are {found.counters[path]}, not {counters}")
     ids = {expected.messages[place]["id"] for place in found.damaged}
     if len(ids) > 1:
-        raise Wrong(f"several messages are reported as damaged by one bit: {sorted(found.damaged)}")
+        raise Inconsistent(f"several messages are reported as damaged by one bit: {sorted(found.damaged)}")
     return Verdict.REPORTED if found.damaged else Verdict.UNCHANGED
 
 
@@ -196,7 +199,7 @@ def _read(folder: Path) -> Contents | str:
 
 @contextmanager
 def _copied(data: Path, folder: Path) -> Iterator[Path]:
-    """A folder with a copy of the data, for as long as it is used."""
+    """Yield a folder with a copy of the data, and delete it afterwards."""
     shutil.copytree(data, folder / "data", ignore=shutil.ignore_patterns(RESERVE))
     try:
         yield folder
@@ -209,7 +212,7 @@ def _difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
 
 
 def new_folder(seed: int) -> Path:
-    """In memory where that is possible: every flip syncs a new copy, which is of no use here."""
+    """Create a temporary folder, in memory if possible: every flip makes a new copy, whose syncs would take long."""
     memory = Path("/dev/shm")
     has_room = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM
     return Path(tempfile.mkdtemp(prefix=f"flips-{seed}-", dir=memory if has_room else None))
@@ -230,14 +233,14 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 verdict, done = tried.flip(f"{seed}:{number}", serve=number % options.serve == 0)
                 found[done.split(" of ")[2].split(" ")[0].rstrip("0123456789"), verdict] += 1
-            except Wrong as wrong:
+            except Inconsistent as wrong:
                 wrongs.append(str(wrong))
                 print(wrong, flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for (file, came), times in sorted(found.items()):
         print(f"{times:6} {came:10} {file}")
-    print(f"{len(wrongs)} of {options.flips} flips went wrong")
+    print(f"{len(wrongs)} of {options.flips} flips had a result that is not allowed")
     return 1 if wrongs else 0
 
 
@@ -245,10 +248,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m tools.chaos.flips", description="Flip bits of a data folder, one at a time."
     )
-    parser.add_argument("--flips", type=int, default=2000, help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, help="decides the folder's contents and every bit; a new one without it")
+    parser.add_argument("--flips", type=int, default=2000, help="number of flips (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="determines the folder's contents and every bit (default: random)")
     parser.add_argument(
-        "--serve", type=int, default=20, help="one of how many is tried on a whole broker (%(default)s)"
+        "--serve", type=int, default=20, help="test one of so many flips with a whole broker (default: %(default)s)"
     )
     return parser
 

@@ -1,8 +1,8 @@
-"""What happened in a run, as the clients saw it and as the faults were made: records, kept as JSON lines.
+"""The history of a run: records of what clients did and observed, and of the faults, stored as JSON lines.
 
-A record is made when its operation is over, and says when it began and ended. Times are Unix milliseconds of this
-machine's clock, which the broker's own follows at a distance (`ClockSet`). What a broker did in between is for `books`
-and the checks to conclude.
+A record is written when its operation has ended, with the times of its start and end. Times are Unix milliseconds of
+this machine's clock; the broker's clock has an offset (`ClockSet`). `history_index` and the checks conclude what the
+broker did in between.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from typing import Any, Final, get_args
 
 class Outcome(StrEnum):
     OK = "ok"
-    """The broker said that it is done."""
+    """The broker confirmed it."""
     NO = "no"
-    """The broker said that it is not done."""
+    """The broker refused it."""
     UNKNOWN = "unknown"
-    """The broker did not say: either may be so."""
+    """There was no answer: it may have been done or not."""
 
 
 class Way(StrEnum):
-    """How a message came."""
+    """How a message was received."""
 
     LOCK = "lock"
     DELETE = "delete"
     FETCH = "fetch"
-    """A deferred one, asked for by its number, and locked."""
+    """Received by its sequence number while deferred, with a lock."""
     CLAIM = "claim"
-    """Read by who has claimed it, with no lock."""
+    """Read from a claim, without a lock."""
 
 
-class Gesture(StrEnum):
+class Disposition(StrEnum):
     COMPLETE = "complete"
     ABANDON = "abandon"
     DEFER = "defer"
     DEAD_LETTER = "dead-letter"
     RELEASE = "release"
-    """Of a claim: its messages are active again, and not counted as delivered."""
+    """For claims only: the messages are active again, and their delivery count does not change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that took its time."""
+    """The start and end of an operation."""
 
     start: float
     end: float
@@ -56,26 +56,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Span):
-    """Messages that went out together. With a transaction the outcome is that of being noted."""
+    """Messages sent in one transfer. In a transaction, OK means that the transaction includes them."""
 
     entity: str
     ids: tuple[str, ...]
-    """Of the messages, in their bodies: never used twice."""
+    """The messages' ids, which are in their bodies; each is used once."""
     outcome: Outcome
     error: str = ""
     session: str | None = None
     key: str | None = None
-    """The message id, where duplicates are detected by it."""
+    """The AMQP message id, for duplicate detection."""
     due: int | None = None
-    """When they are to be enqueued, by the broker's clock."""
+    """The scheduled enqueue time, by the broker's clock."""
     numbers: tuple[int, ...] = ()
-    """Told by the broker for scheduled messages."""
+    """The sequence numbers that the broker returned for scheduled messages."""
     transaction: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation(Span):
-    """Scheduled messages taken back."""
+    """A request to cancel scheduled messages."""
 
     entity: str
     ids: tuple[str, ...]
@@ -85,7 +85,7 @@ class Cancellation(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery(Span):
-    """A message that came, at some moment between start and end."""
+    """A message that was received, at some moment between start and end."""
 
     name: str
     entity: str
@@ -99,15 +99,15 @@ class Delivery(Span):
     session: str | None = None
     hold: str | None = None
     changed: str = ""
-    """What of it is not as it was sent."""
+    """The parts of the message that are not as they were sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement(Span):
-    """What was asked for a delivery."""
+    """The settlement of a delivery."""
 
     delivery: str
-    gesture: Gesture
+    disposition: Disposition
     outcome: Outcome
     error: str = ""
     transaction: str | None = None
@@ -115,7 +115,7 @@ class Settlement(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal(Span):
-    """Of the lock of a delivery."""
+    """A renewal of a delivery's lock."""
 
     delivery: str
     outcome: Outcome
@@ -125,7 +125,7 @@ class Renewal(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discharge(Span):
-    """The end of a transaction. One that has none was never ended by its client, whose connection broke."""
+    """The end of a transaction. A transaction without one was not ended, because its client's connection broke."""
 
     transaction: str
     commit: bool
@@ -144,19 +144,19 @@ class Hold(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCall(Span):
-    """Something asked of a session by who holds it: `get` or `set` of its state, or `renew`."""
+    """A request for a held session: `get` or `set` its state, or `renew` its lock."""
 
     hold: str
     action: str
     outcome: Outcome
     error: str = ""
     value: str | None = None
-    """What was set, or what was told."""
+    """The state that was set or returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Span):
-    """Messages set aside under an id, or asked for again; first and last numbers in turn, none if there were none."""
+    """A request for a claim, first or repeated. `numbers` alternates first and last numbers of ranges."""
 
     entity: str
     name: str
@@ -168,7 +168,7 @@ class Claim(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimList(Span):
-    """The claims of an entity, or those of one name: numbers, as above, and names by id."""
+    """The listed claims of an entity, all or those of one name: ranges of numbers, and names, by claim id."""
 
     entity: str
     claims: dict[str, list[int]]
@@ -178,7 +178,7 @@ class ClaimList(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRead(Span):
-    """What a claim has was read: the numbers that were asked for, as above, and those that came, one by one."""
+    """Messages read from a claim: the requested ranges of numbers, and each number that was returned."""
 
     entity: str
     claim: str
@@ -191,7 +191,7 @@ class ClaimEnd(Span):
     """A claim was removed (COMPLETE) or released: all of it, or some numbers."""
 
     claim: str
-    gesture: Gesture
+    disposition: Disposition
     outcome: Outcome
     error: str = ""
     numbers: tuple[int, ...] = ()
@@ -200,7 +200,7 @@ class ClaimEnd(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostCredit(Span):
-    """A receive-and-delete link broke while this many messages may have been on their way."""
+    """A receive-and-delete link broke while up to so many messages may have been in flight."""
 
     entity: str
     count: int
@@ -208,16 +208,17 @@ class LostCredit(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage(Span):
-    """From before the broker's process ended until another one served: what it had in memory is gone."""
+    """The time from before a broker's process ended until the next one served; the process's memory is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSet(Span):
-    """At some moment in between the broker's clock was set: from then on it is this far ahead."""
+    """The broker's clock was set, at some moment between start and end."""
 
     offset: int
+    """Milliseconds by which it is ahead from then on."""
     passed: int = 0
-    """So much more time passed for it, by the clock that nobody sets."""
+    """Milliseconds added to the broker's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,7 @@ class Fault(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover(Span):
-    """A message that the broker still shows after everything was received, which it did not give out."""
+    """A message that can still be peeked at the end, but was never delivered."""
 
     entity: str
     id: str
@@ -237,15 +238,15 @@ class Leftover(Span):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Injury(Span):
-    """Damage was done to the files of the broker, and it started all the same: a message may be damaged by that."""
+class FileDamage(Span):
+    """The broker's files were damaged, and it started: a message may be damaged."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damaged(Span):
-    """The broker has said that this message is damaged, and does not give it out."""
+    """The broker reported this message as damaged, so it does not deliver it."""
 
     entity: str
     id: str
@@ -253,8 +254,8 @@ class Damaged(Span):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mishap(Span):
-    """Something of the broker's that is wrong by itself: it ended, or says in its log that it failed."""
+class BrokerFailure(Span):
+    """A failure of the broker itself: its process ended, its log has a traceback, or it answered wrongly."""
 
     text: str
 
@@ -277,13 +278,13 @@ Record = (
     | ClockSet
     | Fault
     | Leftover
-    | Injury
+    | FileDamage
     | Damaged
-    | Mishap
+    | BrokerFailure
 )
 
 _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Record)}
-_ENUMS: Final[dict[str, type[StrEnum]]] = {"outcome": Outcome, "way": Way, "gesture": Gesture}
+_ENUMS: Final[dict[str, type[StrEnum]]] = {"outcome": Outcome, "way": Way, "disposition": Disposition}
 
 
 def now() -> float:
@@ -291,7 +292,7 @@ def now() -> float:
 
 
 class History:
-    """The records of a run, in the order in which they were made; written as they come. For several threads."""
+    """The records of a run, in the order in which they were added. Each is written at once. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self.records: list[Record] = []
@@ -315,7 +316,7 @@ def dump(record: Record) -> str:
 
 
 def load(lines: Iterable[str]) -> Iterator[Record]:
-    """Records from a file of them."""
+    """Parse records from the lines of a file."""
     for line in lines:
         values = json.loads(line)
         kind = _KINDS[values.pop("what")]

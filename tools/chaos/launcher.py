@@ -1,8 +1,9 @@
-"""The broker's process: the ordinary `peeklock serve`, with a clock and a disk that do as they are told.
+"""The broker's process: the ordinary `peeklock serve` with a clock and a disk that the run controls.
 
-The first line on standard input says how to start, as JSON: a process may wait for it with all modules loaded, which
-takes most of the time of a start. Further lines are commands, and are answered on standard output, after the line
-with the connection string. When the input ends, whoever started this is gone, and so goes the broker.
+The first line on standard input has the options of the start as JSON. A process can be created early and wait for it
+with all modules loaded, because loading takes most of the time of a start. Further lines are commands; each is answered
+by a line on standard output, after the line with the connection string. When the input ends, the process ends too: its
+parent is gone.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tools.chaos.disk import Disk, DiskError, Mode
 from tools.chaos.sabotage import BROKEN
 
 _SEGMENT_BYTES: Final = 64 * 1024
-"""So short that a run fills, frees and uses again many of them."""
+"""Short, so that a run fills, frees and reuses many segments."""
 
 
 class Clock:
-    """The machine's, set so far ahead; and so much more time has passed."""
+    """The machine's clock with an offset, and its monotonic clock with additional time."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -40,7 +41,8 @@ class Clock:
         return system_clock.monotonic() + self.passed
 
 
-def obey(clock: Clock, disk: Disk) -> None:
+def handle_commands(clock: Clock, disk: Disk) -> None:
+    """Apply the commands on standard input to the clock and the disk."""
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
         if "offset" in command:
@@ -56,7 +58,7 @@ def obey(clock: Clock, disk: Disk) -> None:
 def launch() -> None:
     line = sys.stdin.readline()
     if not line:
-        return  # not needed after all
+        return  # this process was not needed
     wanted: dict[str, Any] = json.loads(line)
     clock, disk = Clock(wanted["offset"]), Disk(Path(wanted["data"]), Path(wanted["unsynced"]))
     disk.mode = Mode(wanted["mode"])
@@ -68,7 +70,7 @@ def launch() -> None:
         BROKEN[wanted["broken"]]()
     vars(segments).update(SMALLEST=_SEGMENT_BYTES, LARGEST=_SEGMENT_BYTES)
     vars(serve)["Options"] = partial(Options, clock=clock)
-    threading.Thread(target=obey, args=(clock, disk), name="chaos", daemon=True).start()
+    threading.Thread(target=handle_commands, args=(clock, disk), name="chaos", daemon=True).start()
     sys.argv = ["peeklock", "serve", "--port", str(wanted["port"])]
     sys.argv += ["--config", wanted["config"], "--data", wanted["data"]]
     main.main()

@@ -1,8 +1,8 @@
-"""What a power cut may take: bytes that were written and not synced, of the log and of SQLite's own.
+"""Bytes that a power cut may lose: written and not synced, in the store's log and in SQLite's log.
 
-The broker's process notes them in a file beside its data folder, which outlives it; the next process goes on there,
-since what one left unsynced stays so until somebody syncs it. After a kill they may be torn, cut off or anything:
-nobody was told that they are written.
+The broker's process records them in a file beside its data folder, which survives the process. The next process
+continues with it, because bytes stay unsynced until the next sync of their file. After a kill these bytes may be
+changed in any way: no commit that needs them was acknowledged.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final
 from tools.chaos.dropped import restore
 
 _NOTES_BYTES: Final = 4096
-"""One page, written at once: a kill does not tear it."""
+"""One page, written by one call, so that a kill cannot leave a part of it."""
 _MOST_FILES: Final = 50
 _SECTOR: Final = 512
 _LOST: Final = 0.3
-"""How often nothing at all of it is left."""
+"""Probability that all unsynced bytes are lost."""
 
 
 class Unsynced:
-    """By the name of a file: where what is not synced begins and ends. Empty ranges tell where writing goes on."""
+    """The range of unsynced bytes of each file, by name. An empty range has the place of the next write."""
 
     def __init__(self, notes: Path) -> None:
         self._lock = Lock()
@@ -54,19 +54,19 @@ class Unsynced:
 
 
 def read(notes: Path) -> dict[str, tuple[int, int]]:
-    """The ranges that were noted, those written last at the end."""
+    """Return the recorded ranges; the files written last are at the end."""
     if not notes.exists() or notes.stat().st_size == 0:
         return {}
     return {name: (start, end) for name, (start, end) in json.loads(notes.read_text()).items()}
 
 
 def dropped_notes(notes: Path) -> Path:
-    """Where it is noted what failed syncs have dropped."""
+    """Return the file that records what failed syncs have dropped."""
     return notes.with_name(f"{notes.name}-dropped")
 
 
 def lose(folder: Path, notes: Path) -> str:
-    """All that is not synced is gone; says what. The broker must not run."""
+    """Remove all unsynced bytes. Returns a description. The broker must not run."""
     lost = [text] if (text := restore(folder, dropped_notes(notes))) else []
     for name, (start, _) in read(notes).items():
         file = folder / name
@@ -77,14 +77,14 @@ def lose(folder: Path, notes: Path) -> str:
 
 
 def tear(folder: Path, notes: Path, chance: Random) -> str:
-    """Do something to what is not synced; says what. The broker must not run."""
+    """Damage unsynced bytes at random. Returns a description. The broker must not run."""
     if chance.random() < _LOST:
         return lose(folder, notes)
     torn = [text] if (text := restore(folder, dropped_notes(notes))) else []
     for name, (start, end) in read(notes).items():
         file = folder / name
         if file.exists():
-            # It may have been cut since.
+            # The file may have been truncated since.
             length = file.stat().st_size
             done = _tear(file, min(start, length), min(end, length), chance)
             torn.append(f"{name}: {done}")
@@ -114,7 +114,7 @@ def _tear(file: Path, start: int, end: int, chance: Random) -> str:
                 return f"{length} of {unsynced} unsynced bytes are noise"
             case _:
                 noise = chance.randbytes(chance.randint(1, 8192))
-                # SQLite begins its log again over frames that are synced, and that count until its header is.
+                # SQLite restarts its log over synced frames, which are valid until the new header is synced.
                 behind = end if file.name.startswith("log-") else os.fstat(descriptor).st_size
                 os.pwrite(descriptor, noise, behind)
                 return f"{len(noise)} bytes of noise behind {unsynced} unsynced bytes"

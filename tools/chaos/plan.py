@@ -1,4 +1,4 @@
-"""The faults of a run, all chosen by its seed before it begins."""
+"""The plan of a run: its faults, all determined by the seed before the run begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.chaos.proxy import Cut
 class Kind(StrEnum):
     KILL = "kill"
     TEAR = "torn write"
-    """A kill, and the end of the log is torn."""
+    """A kill, followed by damage to unsynced bytes."""
     SUSPEND = "stop and continue"
     FULL = "disk full"
     FULL_AT_START = "disk full at start"
@@ -68,34 +68,34 @@ DAMAGES: Final[dict[Kind, damage.Maker]] = {
     Kind.MISSING: damage.remove_segment,
     Kind.SHORT: damage.shorten_segment,
 }
-"""After a kill."""
+"""Damage that is done after a kill."""
 MOST_RECORDS: Final = 150
 FAR_MS: Final = 30_000
-"""How far the clock may be away, mostly: further than locks and the memory for duplicates last."""
+"""The usual limit of the clock's offset: longer than locks and the window for duplicates last."""
 DAYS_MS: Final = 3 * 24 * 3600 * 1000
-"""How far at most."""
+"""The largest offset of the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A fault, and how it goes on."""
+    """A fault with its parameters, and optionally a second fault."""
 
     kind: Kind
     records: int
-    """How much is to happen before it: what the clients do and are told."""
+    """The number of records that the clients add before the fault."""
     seconds: float = 0.0
-    """How long it lasts, if it does."""
+    """How long the fault lasts."""
     every: int = 1
-    """For a disk: how many of the commits."""
+    """For a disk: one of so many syncs is affected."""
     delay: float = 0.0
-    """For a slow one: by how much."""
+    """For a slow disk: seconds added to a sync."""
     offset: int = 0
-    """For the clock: how far ahead it then is, in milliseconds."""
+    """For the clock: milliseconds by which it is then ahead."""
     cut: Cut | None = None
     seed: int = 0
-    """For what is chosen when it happens."""
+    """The seed of choices made when the fault happens."""
     then: Kind | None = None
-    """A second fault, that happens while this one lasts: KILL or TEAR."""
+    """A second fault that happens while this one lasts: KILL or TEAR."""
 
     @property
     def faults(self) -> int:
@@ -103,7 +103,7 @@ class Step:
 
 
 def steps(seed: int, faults: int, only: Collection[Kind] = ()) -> Iterator[Step]:
-    """So many faults, some of them together; each kind, or each of some, at least once if there are enough."""
+    """Yield the steps for so many faults. Each allowed kind occurs at least once, if there are enough faults."""
     chance = Random(f"{seed}:faults")
     weights = {kind: weight for kind, weight in WEIGHTS.items() if not only or kind in only}
     kinds = list(weights)
@@ -138,7 +138,7 @@ def _step(kind: Kind, chance: Random, *, may_go_on: bool) -> Step:
                 then=then,
             )
         case Kind.CLOCK:
-            # Days are rare: a clock that was once so far ahead says little of what was too early afterwards.
+            # Days are rare: once the clock was so far ahead, most messages that are too early go undetected.
             far = chance.choice((1500, 6000, FAR_MS, 1500, 6000, FAR_MS, DAYS_MS))
             return Step(kind=kind, records=records, offset=chance.randint(-far, far))
         case Kind.CUT:

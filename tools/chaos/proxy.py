@@ -1,6 +1,6 @@
-"""A TCP proxy before the broker that cuts connections: after so many AMQP frames, and so many bytes into the next.
+"""A TCP proxy in front of the broker that cuts connections after a number of AMQP frames, and bytes of the next frame.
 
-Knows of AMQP only where frames end. One thread with an event loop of its own; what others ask of it they ask there.
+Of AMQP it parses only the frame headers. It runs in a thread with its own event loop, to which calls are passed.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Final
 _READ: Final = 64 * 1024
 _HEADER: Final = b"AMQP"
 _PATIENCE: Final = 1.5
-"""Seconds after which a connection on which nothing passes is cut anyway."""
+"""Seconds after which a connection is cut even if too few frames have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a connection ends."""
+    """Where and how a connection is cut."""
 
     which: float
-    """From 0 to 1: of the connections there are, in the order of their making."""
+    """From 0 to 1: the position among the open connections, in the order in which they were opened."""
     from_broker: bool
     """The direction whose frames are counted."""
     frames: int
     into: int
-    """Bytes of the frame after those that still pass."""
+    """Bytes of the next frame that are still forwarded."""
     reset: bool
-    """By RST, so that what is on its way is lost, rather than by FIN."""
+    """Whether to end with RST, which loses bytes in flight, instead of FIN."""
 
 
 class _Frames:
-    """Where frames end in a stream of bytes."""
+    """Finds the frames in a byte stream."""
 
     def __init__(self) -> None:
         self._head = b""
         self._left = 0
-        """Bytes of the frame that have not passed."""
+        """Bytes of the current frame that have not been forwarded."""
 
     def split(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """The bytes in pieces, each with whether a frame begins with it."""
+        """Split the bytes at frame boundaries; returns each piece with whether a frame begins with it."""
         pieces: list[tuple[bytes, bool]] = []
         data = self._head + data
         self._head = b""
@@ -62,7 +62,7 @@ class _Frames:
 
 
 class _Connection:
-    """One client's connection and ours to the broker for it."""
+    """A client's connection, and the proxy's connection to the broker for it."""
 
     def __init__(self, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
         self._ends = (client, broker)
@@ -71,7 +71,7 @@ class _Connection:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_doomed(self) -> bool:
+    def has_cut(self) -> bool:
         return self._cut is not None
 
     def arm(self, cut: Cut) -> None:
@@ -109,14 +109,14 @@ class _Connection:
 
 
 class Proxy:
-    """Listens on a free port of the loopback address, from when it is made until `stop`."""
+    """The proxy. It listens on a free port of loopback from its construction until `stop`."""
 
     def __init__(self, broker_port: Callable[[], int]) -> None:
         self.port = 0
         self._broker_port = broker_port
         self._connections: list[_Connection] = []
         self._waiting: list[Cut] = []
-        """For connections that are not made yet."""
+        """Cuts for the next connections."""
         self._started = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -124,11 +124,11 @@ class Proxy:
         self._started.wait()
 
     def cut(self, cut: Cut) -> None:
-        """Have one of the connections cut, or the next one if there is none."""
+        """Cut one of the open connections, or the next one if none is open."""
         self._call(lambda: self._arm(cut))
 
-    def relent(self) -> None:
-        """No connection that is made from now on is cut."""
+    def cancel_cuts(self) -> None:
+        """Cancel the cuts of connections that are not open yet."""
         self._call(self._waiting.clear)
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _arm(self, cut: Cut) -> None:
-        free = [connection for connection in self._connections if not connection.is_doomed]
+        free = [connection for connection in self._connections if not connection.has_cut]
         if free:
             free[int(cut.which * len(free))].arm(cut)
         else:
@@ -176,6 +176,6 @@ class Proxy:
                 connection.pump(from_broker, writer, from_broker=True),
             )
         except asyncio.CancelledError:
-            pass  # the run is over
+            pass  # the run has ended
         finally:
             self._connections.remove(connection)

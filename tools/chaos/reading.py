@@ -1,4 +1,4 @@
-"""All that a store holds, read through its protocol from a data folder that no broker uses."""
+"""Reads everything in a store, through the store's protocol, from a data folder that no broker uses."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ _FIELDS: Final = (
 _Answer = TypeVar("_Answer")
 
 
-class Wrong(Exception):
-    """The store holds what it must not, or does not answer as it must; `str()` says what."""
+class Inconsistent(Exception):
+    """The store has wrong contents or fails to answer; `str()` has the details."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """All that can be read from a folder."""
+    """Everything read from a data folder."""
 
     found: dict[Any, Any] = field(default_factory=dict)
     messages: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """By entity and number."""
+    """By entity and sequence number."""
     counters: dict[str, Any] = field(default_factory=dict)
     """By entity."""
     damaged: set[tuple[str, int]] = field(default_factory=set)
-    """Those that were reported."""
+    """Messages that were reported as damaged: entity and sequence number."""
 
 
 class Reading:
-    """A store that is opened, asked for everything, and closed."""
+    """Opens a store, reads everything, and closes it."""
 
     def __init__(self, folder: Path) -> None:
         self._calls: Queue[Callable[[], None]] = Queue()
@@ -66,7 +66,7 @@ class Reading:
         self._store = DiskStore(folder, self._calls.put)
 
     def read(self) -> Contents:
-        """StoreError when it cannot be opened."""
+        """Read everything. StoreError when the store cannot be opened."""
         entities = self._store.open(self._damaged.append)
         try:
             return self._read_all(entities)
@@ -88,7 +88,9 @@ class Reading:
                     number for (of, number), each in contents.messages.items() if (of, each["state"]) == (path, state)
                 }
                 if found != numbered:
-                    raise Wrong(f"in state {state} {path} has the numbers {sorted(found)}, and not {sorted(numbered)}")
+                    raise Inconsistent(
+                        f"in state {state} {path} has the numbers {sorted(found)}, not {sorted(numbered)}"
+                    )
             contents.found[path, "seen"] = sorted(self._ask(partial(self._store.read_seen, entity.id, 0)))
             sessions = self._ask(partial(self._store.read_sessions, entity.id, None, 0, 1000))
             contents.found[path, "sessions"] = sessions
@@ -110,7 +112,7 @@ class Reading:
         while not answers:
             self._calls.get(timeout=_ANSWER_SECONDS)()
         if isinstance(answers[0], StoreError):
-            raise Wrong(f"it was opened, and then a read failed: {answers[0]}")
+            raise Inconsistent(f"the store was opened, but then a read failed: {answers[0]}")
         return answers[0]
 
 

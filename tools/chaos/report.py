@@ -1,4 +1,4 @@
-"""What a run says when it is over."""
+"""The tables that a run prints at its end: faults, operations and violations."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from tools.chaos.books import Violation
 from tools.chaos.history import Delivery, Fault, Hold, Outcome, Record, SessionCall, Settlement
+from tools.chaos.history_index import Violation
 from tools.chaos.plan import Kind
 
 _SHOWN: Final = 10
-"""Violations of one promise that are shown."""
+"""Violations printed for each promise."""
 
 
 def faults(records: Iterable[Record]) -> str:
@@ -21,7 +21,7 @@ def faults(records: Iterable[Record]) -> str:
 
 
 def operations(records: Iterable[Record]) -> str:
-    """By kind and outcome."""
+    """Return the table of operations by kind and outcome."""
     found: Counter[tuple[str, str]] = Counter()
     for record in records:
         name = _name(record)
@@ -48,7 +48,7 @@ def violations(found: list[Violation]) -> str:
 def _name(record: Record) -> str | None:
     match record:
         case Settlement():
-            return f"{record.gesture}{' in a transaction' if record.transaction else ''}"
+            return f"{record.disposition}{' in a transaction' if record.transaction else ''}"
         case Delivery():
             return f"received ({record.way})"
         case SessionCall():

@@ -1,6 +1,6 @@
-"""Brokers that are broken on purpose, one promise each: the checker must find them out.
+"""Brokers that are broken on purpose, each breaking one promise, to test that the checker detects it.
 
-Each is a function that changes a class of the broker in the process it is called in.
+Each function replaces a method of the broker in the process that calls it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from peeklock.store.disk.log.writer import Log
 from peeklock.store.disk.store import DiskStore
 
 _SOME: Final = 4
-"""Every so many times it goes wrong."""
+"""One of so many operations is wrong."""
 _DELAY: Final = 0.05
-"""Seconds by which a commit comes after its answer."""
+"""Seconds by which a commit is later than its acknowledgement."""
 _EARLY_MS: Final = 3000
 
 
 def acknowledge_early() -> None:
-    """Say that a commit is done when it was handed over."""
+    """Acknowledge a commit when it is passed to the store, before it is written."""
     commit, write = DiskStore.commit, Log.commit
 
     def committed(store: Any, changes: Changes, done: Committed) -> None:
@@ -55,17 +55,17 @@ def acknowledge_early() -> None:
 
 
 def forget_syncs() -> None:
-    """Say that a commit is done when it was written."""
+    """Acknowledge a commit when it is written, without syncing it."""
     _put(log_writer, "sync", lambda descriptor: None)
 
 
 def free_early() -> None:
-    """Free parts of the log when the index that says so may still be lost."""
+    """Free segments of the log before the index is synced that no longer needs them."""
     _put(Writer, "forget_segments", lambda writer, segments: None)
 
 
 def truncate_damage() -> None:
-    """Take whatever cannot be read at the end of the log for a write that was torn."""
+    """Treat any unreadable record at the end of the log as a torn write."""
     read = Replay._read_segment
 
     def read_segment(*arguments: Any) -> Iterator[Record]:
@@ -77,7 +77,7 @@ def truncate_damage() -> None:
 
 
 def skip_verification() -> None:
-    """Deliver what the disk has, whatever that is."""
+    """Deliver payloads without comparing their checksums."""
 
     def read(segments: Any, number: int, places: list[int]) -> list[bytes]:
         descriptor = segments._descriptor(number)
@@ -87,7 +87,7 @@ def skip_verification() -> None:
 
 
 def forget_removals() -> None:
-    """Do not store that some messages are gone."""
+    """Do not store the removal of some messages."""
     commit, turns = DiskStore.commit, count(1)
 
     def committed(store: Any, changes: Changes, done: Committed) -> None:
@@ -97,8 +97,8 @@ def forget_removals() -> None:
     _put(DiskStore, "commit", committed)
 
 
-def lend_twice() -> None:
-    """Give out some messages again before their locks are over."""
+def deliver_locked() -> None:
+    """Deliver some messages again before their locks expire."""
     from_now, turns = LockExpiry.from_now, count(1)
 
     def shortened(expiry: Any) -> tuple[int, int]:
@@ -108,8 +108,8 @@ def lend_twice() -> None:
     _put(LockExpiry, "from_now", shortened)
 
 
-def share_claims() -> None:
-    """Leave some claimed messages where others receive them."""
+def deliver_claimed() -> None:
+    """Leave some claimed messages available to receivers."""
     drop, turns = Backlog.drop_some, count(1)
 
     def dropped(backlog: Any, runs: Any) -> None:
@@ -120,7 +120,7 @@ def share_claims() -> None:
 
 
 def trust_the_clock() -> None:
-    """Measure durations by the clock that is set."""
+    """Measure durations by the system's clock, which can be set."""
     make = Agenda.__init__
 
     def made(agenda: Any, clock: Any) -> None:
@@ -157,8 +157,8 @@ def forget_ids() -> None:
     _put(History, "sift", sifted)
 
 
-def halve_transactions() -> None:
-    """Leave out the last thing that some transactions send."""
+def shorten_transactions() -> None:
+    """Leave out the last message of some transactions."""
     stage, turns = Transaction._stage, count(1)
 
     def staged(transaction: Any, gather: Any) -> None:
@@ -171,7 +171,7 @@ def halve_transactions() -> None:
 
 
 def forget_counts() -> None:
-    """Give messages back uncounted."""
+    """Return messages to the queue without counting the delivery."""
     changed = Settlements.changed
 
     def unchanged(settlements: Any, message: Any, added: Any = None, **values: Any) -> Any:
@@ -191,11 +191,11 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "truncate-damage": truncate_damage,
     "skip-verification": skip_verification,
     "forget-removals": forget_removals,
-    "lend-twice": lend_twice,
+    "deliver-locked": deliver_locked,
     "enqueue-early": enqueue_early,
     "forget-ids": forget_ids,
-    "halve-transactions": halve_transactions,
+    "shorten-transactions": shorten_transactions,
     "forget-counts": forget_counts,
-    "share-claims": share_claims,
+    "deliver-claimed": deliver_claimed,
     "trust-the-clock": trust_the_clock,
 }

@@ -1,6 +1,6 @@
-"""A data folder with something of everything, left by a broker that was killed: what damage is tried on.
+"""A data folder with every kind of content, left by a killed broker, for tests of damaged files.
 
-A part of it is in the index, a part in SQLite's log and a part only in the log. Everything that it holds was
+A part of its content is in the index, a part in SQLite's log and a part only in the store's log. Everything in it was
 acknowledged.
 """
 
@@ -31,17 +31,17 @@ from tools.chaos.entities import (
     copies,
     dead_letters,
 )
-from tools.chaos.history import Claim, Delivery, Gesture, History, Outcome, Send, Settlement, now
+from tools.chaos.history import Claim, Delivery, Disposition, History, Outcome, Send, Settlement, now
 
 _TIMES: Final = 3
-"""What is done is done before an orderly stop, before the index was asked something, and again before the kill."""
+"""The operations are done three times: before a clean stop, before a query of the index, and before the kill."""
 _AN_HOUR: Final = 3_600_000
 _SESSIONS: Final = ("s1", "s2", "s3")
 ALL_SESSIONS: Final = {"last-updated-time": Timestamp(253_402_300_800_000), "skip": Int(0), "top": Int(100)}
 
 
 def make(folder: Path, seed: int) -> dict[str, Counter[str]]:
-    """Make `folder/data`; how often each id is there, by entity."""
+    """Create `folder/data`. Returns, by entity, how many messages have each id."""
     history = History(folder / "history.jsonl")
     broker = BrokerProcess(folder, history)
     try:
@@ -56,7 +56,7 @@ def make(folder: Path, seed: int) -> dict[str, Counter[str]]:
                 assert broker.stop() == 0
                 broker.start()
             elif turn == 1:
-                # Whoever asks for the sessions waits until the index knows all.
+                # This request waits until the index has everything.
                 client.management(SESSIONS).request("get-message-sessions", ALL_SESSIONS)
         _write_log(client, chance)
         broker.kill()
@@ -75,31 +75,36 @@ def _fill(client: Client, chance: Random) -> None:
         client.send(UNIQUE, key=f"key-{chance.randrange(1000)}")
     client.schedule(SCHEDULED, 5, int(now()) + _AN_HOUR)
     client.send(SCHEDULED, 2, due=int(now()) + 2 * _AN_HOUR)
-    for gesture, amount in ((Gesture.COMPLETE, 4), (Gesture.DEFER, 4), (Gesture.DEAD_LETTER, 4), (Gesture.ABANDON, 3)):
-        _settle(client, client.receive(PLAIN, amount, 5.0), gesture)
+    for disposition, amount in (
+        (Disposition.COMPLETE, 4),
+        (Disposition.DEFER, 4),
+        (Disposition.DEAD_LETTER, 4),
+        (Disposition.ABANDON, 3),
+    ):
+        _settle(client, client.receive(PLAIN, amount, 5.0), disposition)
     for path in copies(TOPIC):
-        _settle(client, client.receive(path, 3, 5.0), Gesture.COMPLETE)
-        _settle(client, client.receive(path, 1, 5.0), Gesture.DEAD_LETTER)
+        _settle(client, client.receive(path, 3, 5.0), Disposition.COMPLETE)
+        _settle(client, client.receive(path, 1, 5.0), Disposition.DEAD_LETTER)
     for session in chance.sample(_SESSIONS, 2):
         held = client.accept(SESSIONS, session, 5.0)
-        _settle(client, client.receive_of(held, 2, 5.0), Gesture.COMPLETE)
+        _settle(client, client.receive_of(held, 2, 5.0), Disposition.COMPLETE)
         client.call_session(held, "set", client.new_id() * chance.choice((1, 50)))
         held.receiver.close()
     client.send(CLAIMED, 12)
-    for number in range(5):  # what a claim has of a session keeps other claims away from it
+    for number in range(5):  # several sessions: a claim of a session excludes other claims
         client.send(CLAIMED_SESSIONS, 2, session=f"{client.name}-{number}")
     for entity in WITH_CLAIMS:
         whole, shortened = (_claim(client, chance, entity) for _ in range(2))
         assert claiming.read(client, entity, whole.id, whole.numbers)
         first, second, *_ = claiming.read(client, entity, shortened.id, shortened.numbers)
-        for each, gesture in ((first, Gesture.COMPLETE), (second, Gesture.RELEASE)):
+        for each, disposition in ((first, Disposition.COMPLETE), (second, Disposition.RELEASE)):
             numbers = (each.number, each.number)
-            ended = claiming.end(client, entity, shortened.name, shortened.id, gesture, [each], numbers)
+            ended = claiming.end(client, entity, shortened.name, shortened.id, disposition, [each], numbers)
             assert ended.outcome is Outcome.OK
 
 
 def _claim(client: Client, chance: Random, entity: str) -> Claim:
-    """Set aside some messages, or whole sessions, which nobody ends."""
+    """Claim some messages, or whole sessions, without ending the claim."""
     owner, id = (UUID(int=chance.getrandbits(128)) for _ in range(2))
     claim = claiming.claim(client, entity, f"{client.name}-{id}", owner, id, 4, 0)
     assert claim.numbers
@@ -107,7 +112,7 @@ def _claim(client: Client, chance: Random, entity: str) -> Claim:
 
 
 def _fill_index(client: Client) -> None:
-    """With what is not touched later: most of the other pages will be in SQLite's log."""
+    """Add content that does not change later, so that it stays in the index; later pages are in SQLite's log."""
     for number in range(10):
         client.send(ORDERS, 12)
         client.send(SESSIONS, session=f"index-{number}")
@@ -117,21 +122,21 @@ def _fill_index(client: Client) -> None:
 
 
 def _write_log(client: Client, chance: Random) -> None:
-    """After the claim, which may ask the index what waits, nothing here asks it."""
+    """Add content that stays in the log: after the claim, which may query the index, nothing here queries it."""
     _claim(client, chance, CLAIMED)
     taken = client.receive(PLAIN, 6, 5.0)
     for _ in range(15):
         client.send(PLAIN, 2)
         client.send(SESSIONS, session=_SESSIONS[0])
         client.send(TOPIC, 2)
-    _settle(client, taken[:2], Gesture.COMPLETE)
-    _settle(client, taken[2:4], Gesture.DEAD_LETTER)
-    _settle(client, taken[4:], Gesture.DEFER)
+    _settle(client, taken[:2], Disposition.COMPLETE)
+    _settle(client, taken[2:4], Disposition.DEAD_LETTER)
+    _settle(client, taken[4:], Disposition.DEFER)
 
 
-def _settle(client: Client, taken: list[Taken], gesture: Gesture) -> None:
+def _settle(client: Client, taken: list[Taken], disposition: Disposition) -> None:
     for each in taken:
-        assert client.settle(each, gesture).outcome is Outcome.OK
+        assert client.settle(each, disposition).outcome is Outcome.OK
 
 
 def _expected(history: History) -> dict[str, Counter[str]]:
@@ -149,9 +154,9 @@ def _expected(history: History) -> dict[str, Counter[str]]:
                     found[path].update(record.ids)
             case Settlement():
                 delivery = taken[record.delivery]
-                if record.gesture in (Gesture.COMPLETE, Gesture.DEAD_LETTER):
+                if record.disposition in (Disposition.COMPLETE, Disposition.DEAD_LETTER):
                     found[delivery.entity] -= Counter([delivery.id])
-                if record.gesture is Gesture.DEAD_LETTER:
+                if record.disposition is Disposition.DEAD_LETTER:
                     found[dead_letters(delivery.entity)].update([delivery.id])
             case Delivery():
                 taken[record.name] = record

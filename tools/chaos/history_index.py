@@ -1,6 +1,7 @@
-"""A history made ready for questions: what was sent where, what came, what became of it.
+"""The records of a history, indexed by entity, message, delivery, session and transaction.
 
-Knows how transactions end, and what follows from not knowing it. Leaves judging to the checks.
+This module also concludes how transactions ended, where the client does not know. The checks decide what is a
+violation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from tools.chaos.clocks import BrokerClock
 from tools.chaos.entities import LOCK_MS, WITH_SESSIONS, copies, dead_letters
 from tools.chaos.history import (
+    BrokerFailure,
     Cancellation,
     Claim,
     ClaimEnd,
@@ -23,12 +25,11 @@ from tools.chaos.history import (
     Damaged,
     Delivery,
     Discharge,
-    Gesture,
+    Disposition,
+    FileDamage,
     Hold,
-    Injury,
     Leftover,
     LostCredit,
-    Mishap,
     Outage,
     Outcome,
     Record,
@@ -40,29 +41,29 @@ from tools.chaos.history import (
 )
 
 LOCK_LOST: Final = "lock-lost"
-"""In the conditions that say so."""
+"""Part of the conditions for a lost message or session lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was not kept."""
+    """A broken promise."""
 
     promise: str
     text: str
 
 
 def places(*sends: Send) -> list[tuple[str, str]]:
-    """Where each message of them is received, and its id."""
+    """Return, for each message of the sends, the entities where it is received, with its id."""
     return [(path, id) for send in sends for path in copies(send.entity) for id in send.ids]
 
 
-class Books:
-    """One run."""
+class HistoryIndex:
+    """The indexed records of one run."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.deliveries: dict[str, Delivery] = {}
-        self.came: defaultdict[tuple[str, str], list[Delivery]] = defaultdict(list)
-        """By entity and id, in the order in which they were recorded."""
+        self.received: defaultdict[tuple[str, str], list[Delivery]] = defaultdict(list)
+        """Deliveries by entity and message id, in the order in which they were recorded."""
         self.of_hold: defaultdict[str, list[Delivery]] = defaultdict(list)
         self.renewals: defaultdict[str, list[Renewal]] = defaultdict(list)
         self.holds: dict[str, Hold] = {}
@@ -71,16 +72,16 @@ class Books:
         self.claim_lists: list[ClaimList] = []
         self.claim_reads: list[ClaimRead] = []
         self.claim_ends: defaultdict[str, list[ClaimEnd]] = defaultdict(list)
-        """By claim."""
+        """By claim id."""
         self.discharges: dict[str, Discharge] = {}
         self.cancellations: dict[tuple[str, str], Cancellation] = {}
         self.lost_credit: defaultdict[str, int] = defaultdict(int)
         self.outages: list[Outage] = []
         self.leftovers: list[Leftover] = []
-        self.mishaps: list[Mishap] = []
-        self.injuries: list[Injury] = []
+        self.broker_failures: list[BrokerFailure] = []
+        self.file_damages: list[FileDamage] = []
         self.damaged: dict[tuple[str, str], Damaged] = {}
-        """By entity and id: what the broker has, and has said not to give out."""
+        """By entity and message id: messages that the broker reported as damaged, and therefore does not deliver."""
         sends: list[Send] = []
         settlements: list[Settlement] = []
         clock_sets: list[ClockSet] = []
@@ -94,7 +95,7 @@ class Books:
                     clock_sets.append(record)
                 case Delivery():
                     self.deliveries[record.name] = record
-                    self.came[record.entity, record.id].append(record)
+                    self.received[record.entity, record.id].append(record)
                     if record.hold is not None:
                         self.of_hold[record.hold].append(record)
                 case Renewal():
@@ -121,33 +122,35 @@ class Books:
                     self.outages.append(record)
                 case Leftover():
                     self.leftovers.append(record)
-                case Mishap():
-                    self.mishaps.append(record)
-                case Injury():
-                    self.injuries.append(record)
+                case BrokerFailure():
+                    self.broker_failures.append(record)
+                case FileDamage():
+                    self.file_damages.append(record)
                 case Damaged():
                     self.damaged[record.entity, record.id] = record
         self.clock = BrokerClock(clock_sets)
         self.transactions: defaultdict[str, list[Send]] = defaultdict(list)
-        """What each of them was to send."""
+        """Sends by the transaction that they belong to."""
         for send in sends:
             if send.transaction is not None:
                 self.transactions[send.transaction].append(send)
         self._ends = {name: self._end_of(name) for name in self._named(sends, settlements)}
         self.sends = [self._resolved_send(send) for send in sends]
         self.sent = {place: send for send in self.sends for place in places(send)}
-        """By where it is received, and id."""
+        """Sends by the entity where the message is received, and the message id."""
         self.settlements: defaultdict[str, list[Settlement]] = defaultdict(list)
-        """By delivery."""
+        """By the name of the delivery."""
         for settlement in settlements:
             self.settlements[settlement.delivery].append(self._resolved_settlement(settlement))
 
     def observed(self, entity: str, id: str) -> bool:
-        """Whether it was seen there at all, or among the dead letters; what the broker reports as damaged is there."""
-        return (entity, id) in self.came or (dead_letters(entity), id) in self.came or self.is_damaged(entity, id)
+        """Return whether the message was received from the entity or its dead-letter queue, or reported as damaged."""
+        return (
+            (entity, id) in self.received or (dead_letters(entity), id) in self.received or self.is_damaged(entity, id)
+        )
 
     def is_damaged(self, entity: str, id: str) -> bool:
-        """Whether the broker has reported it, there or among the dead letters."""
+        """Return whether the broker reported the message as damaged, in the entity or its dead-letter queue."""
         return (entity, id) in self.damaged or (dead_letters(entity), id) in self.damaged
 
     def may_be_cancelled(self, entity: str, id: str) -> bool:
@@ -155,47 +158,50 @@ class Books:
         return cancellation is not None and cancellation.outcome is not Outcome.NO
 
     def may_be_removed(self, entity: str, id: str) -> bool:
-        """Whether something can have taken the message away, from the entity or from its dead letters."""
+        """Return whether a client may have removed the message from the entity or its dead-letter queue."""
         return any(
             delivery.way is Way.DELETE
             or any(
-                settlement.gesture is Gesture.COMPLETE and settlement.outcome is not Outcome.NO
+                settlement.disposition is Disposition.COMPLETE and settlement.outcome is not Outcome.NO
                 for settlement in self.settlements.get(delivery.name, ())
             )
             for place in (entity, dead_letters(entity))
-            for delivery in self.came.get((place, id), ())
+            for delivery in self.received.get((place, id), ())
         )
 
-    def restarted(self, start: float, end: float) -> bool:
-        """Whether the broker may have been another process at some moment in between."""
+    def may_have_restarted(self, start: float, end: float) -> bool:
+        """Return whether the broker's process may have been replaced between two moments."""
         return any(outage.start <= end and outage.end >= start for outage in self.outages)
 
-    def is_surely_later(self, delivery: Delivery, moment: float) -> bool:
-        """Whether the broker gave it out after that moment: who prefetches may find later what came earlier."""
+    def is_certainly_later(self, delivery: Delivery, moment: float) -> bool:
+        """Return whether the broker certainly made the delivery after that moment.
+
+        With prefetch, a client may record a delivery long after the broker made it.
+        """
         if delivery.start > moment:
             return True
         locked_at = self.locked_at(delivery)
         return locked_at is not None and locked_at > self.clock.highest_until(moment)
 
     def locked_at(self, delivery: Delivery) -> float | None:
-        """By the broker's clock. Messages of a session are locked with it, so they do not say."""
+        """Return when the message was locked, by the broker's clock; None in a session, which is locked as a whole."""
         if delivery.until is None or delivery.entity in WITH_SESSIONS:
             return None
         return delivery.until - LOCK_MS
 
     def locked_until(self, delivery: Delivery) -> tuple[float, float]:
-        """When its lock ends, by our clock, if no more time passes than we count: at the earliest and at the latest.
+        """Return the earliest and the latest end of the delivery's lock, by the run's clock.
 
-        Locks last by a clock that nobody sets; when they began is known from what the receiver was told.
+        Locks last by a monotonic clock. Their begin is known from the `locked-until` of the delivery and its renewals.
         """
-        told = [delivery, *self.renewals.get(delivery.name, ())]
-        begins = [self.clock.moments(each.until - LOCK_MS, each.end) for each in told if each.until is not None]
+        answers = [delivery, *self.renewals.get(delivery.name, ())]
+        begins = [self.clock.moments(each.until - LOCK_MS, each.end) for each in answers if each.until is not None]
         earliest = max((min(moments, default=-inf) for moments in begins), default=-inf)
         latest = max((max(moments, default=inf) for moments in begins), default=inf)
         return earliest + LOCK_MS, latest + LOCK_MS
 
     def enqueued(self, delivery: Delivery) -> list[float]:
-        """When it may have been enqueued, by our clock."""
+        """Return the moments when the message may have been enqueued, by the run's clock."""
         return self.clock.moments(delivery.enqueued, delivery.end)
 
     # --- how transactions end ---
@@ -206,14 +212,14 @@ class Books:
         return {name for name in named if name is not None}
 
     def _end_of(self, transaction: str) -> Discharge:
-        """Its end, with the outcome that it had: what it sent tells, where its client was not told."""
+        """Return the end of a transaction. If its client got no answer, the outcome follows from the messages sent."""
         discharge = self.discharges.get(transaction)
         if discharge is None or not discharge.commit:
             return Discharge(transaction=transaction, commit=False, outcome=Outcome.NO, start=inf, end=inf)
         if discharge.outcome is not Outcome.UNKNOWN or not self.transactions[transaction]:
             return discharge
         sent = places(*self.transactions[transaction])
-        seen = [delivery.end for place in sent for delivery in self.came.get(place, ())]
+        seen = [delivery.end for place in sent for delivery in self.received.get(place, ())]
         seen += [self.damaged[place].end for place in sent if place in self.damaged]
         if seen:
             return replace(discharge, outcome=Outcome.OK, end=max(discharge.end, min(seen)))
