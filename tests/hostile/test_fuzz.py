@@ -1,4 +1,4 @@
-"""Every fuzz target runs a fixed number of executions from a fixed seed, and finds nothing."""
+"""Every fuzz target runs a fixed number of executions from a fixed seed without a finding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Executions: some seconds' worth each.
+# The number of executions, which take some seconds each.
 TARGETS = {"fuzz_decoder.py": 20_000, "fuzz_frames.py": 6_000, "fuzz_filter.py": 4_000, "fuzz_atom.py": 15_000}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris has no wheel here")
@@ -35,7 +35,7 @@ def test_a_short_run_finds_nothing(target: str, tmp_path: Path) -> None:
     runs = TARGETS[target]
     done = run(ROOT / "tools" / "fuzz" / target, tmp_path, f"-runs={runs}", "-seed=1", "-max_len=2048")
     assert done.returncode == 0, done.stderr[-3000:]
-    # The fuzzer finishes the mutations of the input at hand, and so may run some more than it was asked for.
+    # The fuzzer finishes the mutations of the current input, so it may run some more executions.
     ran = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
     assert ran is not None, done.stderr[-3000:]
     assert int(ran[1]) >= runs
@@ -48,7 +48,7 @@ def test_every_target_is_run() -> None:
 @pytest.mark.parametrize(
     ("body", "finding"), [("raise KeyError('found')", "KeyError"), ("while True: pass", "TooSlow")]
 )
-def test_what_a_target_must_not_do_is_found(body: str, finding: str, tmp_path: Path) -> None:
+def test_errors_and_hangs_of_a_target_are_found(body: str, finding: str, tmp_path: Path) -> None:
     target = tmp_path / "fuzz_made_up.py"
     target.write_text(
         "import harness\n"

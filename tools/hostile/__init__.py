@@ -1,1 +1,1 @@
-"""Hostile clients against a running broker, and what has to hold after each of them; docs/hostile.md has the table."""
+"""Attacks of hostile clients on a running broker, and the checks after each attack; docs/hostile.md has the table."""

@@ -19,11 +19,11 @@ from tools.hostile.table import markdown
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.hostile",
-        description="Attack a broker that is started for it, on the loopback address, and look at it each time.",
+        description="Start a broker on loopback, attack it, and check it after each attack.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which attacks; all of them without any")
-    parser.add_argument("--list", action="store_true", help="print the table of attacks and make none")
-    parser.add_argument("--log", type=Path, help="where a copy of the broker's log is left")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names of attacks (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the table of attacks, without running any")
+    parser.add_argument("--log", type=Path, help="write a copy of the broker's log to this file")
     options = parser.parse_args(arguments)
     if options.list:
         print(markdown(), end="")
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(attacks: list[Attack], log: Path | None) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the broker is stopped then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the broker is stopped too
     failed = 0
     width = max(len(each.name) for each in attacks)
     with tempfile.TemporaryDirectory(prefix="peeklock-hostile-") as folder:
@@ -51,13 +51,14 @@ def _run(attacks: list[Attack], log: Path | None) -> int:
         finally:
             if log is not None:
                 log.write_bytes((Path(folder) / LOG).read_bytes())
-    print(f"{len(attacks)} attacks, {failed} failed" if failed else f"{len(attacks)} attacks; the broker held")
+    print(f"{len(attacks)} attacks, {failed} failed" if failed else f"{len(attacks)} attacks; all checks passed")
     return 1 if failed else 0
 
 
 def _announce(width: int, broker: str, run: Run) -> None:
-    print(f"on the {broker} broker a client is served in {run.witness.usual * 1000:.0f} ms before the first attack")
-    print(f"{'attack':{width}}  {'took':>7}  {'served':>7}  {'peak':>9}  {'left':>9}  log", flush=True)
+    usual = f"{run.normal_client.usual * 1000:.0f} ms"
+    print(f"{broker} broker: before the attacks, a round of the normal client takes {usual}")
+    print(f"{'attack':{width}}  {'took':>7}  {'round':>7}  {'peak':>9}  {'after':>9}  log", flush=True)
 
 
 def _line(result: Result, width: int) -> str:

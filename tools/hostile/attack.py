@@ -1,8 +1,8 @@
-"""What an attack is, and the table of all of them.
+"""The definition of an attack, and the table of all attacks.
 
-An attack is a function of the broker under attack. Its name is the function's, what it does is the first line of its
-docstring, and it stands in the group of its module. Beside that it says what the broker answers, and how the log tells
-of it. What must hold after every attack is not its business: `run` looks at that.
+An attack is a function with the broker under attack as its argument. The name is the function's, the description is the
+first paragraph of its docstring, and the group is that of its module. The decorator declares the broker's answer and
+the expected log line. `run` makes the checks that follow every attack.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 Act = Callable[["Victim"], None]
 MIB: Final = 1024 * 1024
 MAX_PEAK: Final = 768 * MIB
-"""Memory above what it was before the first attack that the broker may take at any time."""
+"""The most memory that the broker may use at any time above its level before the first attack."""
 USUAL: Final = "usual"
 ATTACKS: Final[dict[str, Attack]] = {}
-"""By name, in the order of their definition."""
+"""Attacks by name, in the order of their definition."""
 
 
 class AttackFailed(Exception):
-    """The broker did not do what it should; `str()` is one sentence that says what it did."""
+    """The broker did not behave as required; `str()` is one sentence with what it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     name: str
     group: str
-    does: str
-    """One sentence."""
+    description: str
+    """One sentence: what the attacker does."""
     answer: str
     """What the broker does, in a few words."""
-    says: str
-    """A regular expression: a line of the log has it, and names the attacker."""
+    log: str
+    """A regular expression that must match a log line with the attacker's address."""
     act: Act
     max_peak: int = MAX_PEAK
-    """Bytes of memory that the broker may take meanwhile."""
+    """The most bytes of memory that the broker may use during the attack."""
     is_slow: bool = False
-    """It waits for time-outs of the broker, and may do so while other attacks are made."""
+    """The attack waits for time-outs of the broker, so it runs beside other attacks."""
     broker: str = USUAL
-    """Which one it is made on."""
+    """The broker that is attacked: a key of `BROKERS`."""
 
 
 def attack(
-    *, answer: str, says: str, max_peak: int = MAX_PEAK, is_slow: bool = False, broker: str = USUAL
+    *, answer: str, log: str, max_peak: int = MAX_PEAK, is_slow: bool = False, broker: str = USUAL
 ) -> Callable[[Act], Act]:
-    """Enters a function into the table."""
+    """Return a decorator that adds a function to the table of attacks."""
 
     def enter(act: Act) -> Act:
         module = sys.modules[act.__module__]
@@ -60,9 +60,9 @@ def attack(
         ATTACKS[name] = Attack(
             name=name,
             group=(module.__doc__ or "").partition(":")[0],
-            does=" ".join(act.__doc__.partition("\n\n")[0].split()),
+            description=" ".join(act.__doc__.partition("\n\n")[0].split()),
             answer=answer,
-            says=says,
+            log=log,
             act=act,
             max_peak=max_peak,
             is_slow=is_slow,
@@ -74,6 +74,6 @@ def attack(
 
 
 def require(holds: object, otherwise: str) -> None:
-    """AttackFailed, with the sentence, unless it holds."""
+    """Raise AttackFailed with the sentence unless the condition holds."""
     if not holds:
         raise AttackFailed(otherwise)

@@ -1,4 +1,4 @@
-"""The brokers that are attacked, one after the other: what is on them, and how each is started."""
+"""The brokers that are attacked, one after the other: their entities and how each is started."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tools.hostile.victim import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     module: str
-    """What Python runs."""
+    """The module that Python runs."""
     arguments: tuple[str, ...]
     config: Mapping[str, Any]
     is_strict: bool = False
-    """Requires TLS, and certificates of clients."""
+    """Whether it requires TLS and client certificates."""
 
 
 _GROWN: Final = " ".join(f"SET p{number} = given + given;" for number in range(4))
@@ -79,7 +79,7 @@ _SMALL_CONFIG: Final[dict[str, Any]] = {
         "Server": {"MaxConnectionsPerAddress": FROM_ONE_ADDRESS},
     }
 }
-"""Where entities are as small as they may be, which is 1 GB in the standard tier."""
+"""Entities of the smallest size, 1 MB; the standard tier's smallest size is 1 GB."""
 
 BROKERS: Final[Mapping[str, Setup]] = {
     "usual": Setup(module="peeklock", arguments=("--max-message-ids", str(REMEMBERED_IDS)), config=CONFIG),
@@ -90,4 +90,4 @@ BROKERS: Final[Mapping[str, Setup]] = {
     ),
     "strict": Setup(module="peeklock", arguments=(), config=CONFIG, is_strict=True),
 }
-"""By the names that attacks have for them."""
+"""By the names used in `Attack.broker`."""

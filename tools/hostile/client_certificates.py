@@ -1,4 +1,4 @@
-"""Certificates that clients show to a broker which asks for them: of the authority it knows, and of others."""
+"""Client certificates for a broker that requires them: of its configured authority, and of others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DAY: Final = timedelta(days=1)
 
 
 class ClientAuthority:
-    """Signs certificates of clients. All authorities have one name: their keys tell them apart."""
+    """Signs client certificates. All authorities have the same name and differ in their keys."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -29,7 +29,7 @@ class ClientAuthority:
             self._issue(folder / file, left)
 
     def _issue(self, file: Path, left: timedelta) -> None:
-        """A certificate that is good for so long from now on, and its key, in one file."""
+        """Write a certificate that expires after `left`, and its key, to one file."""
         key = ec.generate_private_key(ec.SECP256R1())
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -1,6 +1,6 @@
-"""Encoded values of every AMQP type at its extremes, and values that only look like some: each by a name.
+"""Encoded values of every AMQP type at its extremes, and invalid values, by name.
 
-What stands in a message is made by whoever sends it, and encoders of ours would refuse to write half of these.
+They are encoded by hand, because Peeklock's encoders would refuse to write many of them.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import struct
 from typing import Final
 
 _DEEP: Final = 70
-"""Deeper than is decoded."""
+"""A depth of nesting that the decoder refuses."""
 
 
 def sized(code: int, data: bytes) -> bytes:
-    """Binary, a string or a symbol, with a length of one byte or of four."""
+    """Encode a binary, string or symbol, with a length of one or four bytes, depending on the code."""
     return bytes((code,)) + (struct.pack(">I", len(data)) if code & 0x10 else bytes((len(data),))) + data
 
 
 def compound(code: int, count: int, body: bytes) -> bytes:
-    """A list, map or array that says it has so many elements."""
+    """Encode a list, map or array with this element count, which may be wrong."""
     return bytes((code,)) + struct.pack(">II", 4 + len(body), count) + body
 
 

@@ -1,7 +1,7 @@
-"""One connection of an attacker: bytes out as they are, and what the broker answers, frame by frame.
+"""A raw connection of an attacker: sends any bytes, and reads the broker's answers frame by frame.
 
-Nothing here keeps the protocol. `Line` knows how AMQP frames and HTTP answers are read, and that the broker must not
-leave an attacker waiting for ever: every wait has an end, and is an AttackFailed then.
+It does not enforce the protocol. `Line` parses AMQP frames and HTTP answers. Every wait has a deadline, after which it
+raises AttackFailed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from peeklock.amqp.frames import AMQP_FRAME, FRAME_HEADER, encode_frame
 from peeklock.amqp.performatives import Attach, Close, Detach, End
 from tools.hostile.attack import AttackFailed
 
-PATIENCE: Final = 60.0
-"""Seconds after which an answer that did not come will not come. The machine may be busy with other things."""
+TIMEOUT: Final = 60.0
+"""Seconds to wait for an answer; long, because the machine may be busy."""
 
 T = TypeVar("T")
 
@@ -31,15 +31,15 @@ def frame(performative: Any, channel: int = 0, payload: bytes = b"", kind: int =
 
 
 class Line:
-    """A connection. A context manager; leaving it hangs up."""
+    """A raw connection, closed at the end of its context."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
         self._seen = b""
-        self.hung_up = False
-        """The broker has."""
+        self.is_closed = False
+        """The broker has closed the connection."""
         self.payload = b""
-        """Behind the performative that came last."""
+        """The payload of the last frame."""
 
     def __enter__(self) -> Line:
         return self
@@ -48,67 +48,67 @@ class Line:
         self.close()
 
     def send(self, *parts: bytes) -> bool:
-        """Whether the broker still took it. One that has hung up takes nothing more, which is as good an answer."""
+        """Send bytes. Returns False if the broker has closed the connection, which is a valid answer."""
         try:
             self._stream.sendall(b"".join(parts))
         except TimeoutError:
-            raise AttackFailed(f"the broker read nothing for {PATIENCE:g} seconds") from None
+            raise AttackFailed(f"the broker read nothing for {TIMEOUT:g} seconds") from None
         except OSError:
             return False
         return True
 
-    def send_some(self, data: bytes) -> int:
-        """How much of it was taken at once; 0 when there is no room, or nobody is there any more."""
+    def send_available(self, data: bytes) -> int:
+        """Send without waiting. Returns the number of bytes sent; 0 if the buffer is full or the connection closed."""
         self._stream.setblocking(False)
         try:
             return self._stream.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError):
             return 0
         except OSError:
-            self.hung_up = True
+            self.is_closed = True
             return 0
         finally:
-            self._stream.settimeout(PATIENCE)
+            self._stream.settimeout(TIMEOUT)
 
-    def drip(self, data: bytes, pause: float, seconds: float) -> None:
-        """Byte by byte, for so long or until the broker hangs up."""
+    def send_slowly(self, data: bytes, pause: float, seconds: float) -> None:
+        """Send byte by byte, with pauses, for so long or until the broker closes the connection."""
         deadline = time.monotonic() + seconds
         for at in range(len(data)):
-            if self.hung_up or time.monotonic() > deadline or not self.send(data[at : at + 1]):
+            if self.is_closed or time.monotonic() > deadline or not self.send(data[at : at + 1]):
                 return
-            self.rest(pause)
+            self.wait(pause)
 
-    def rest(self, seconds: float) -> None:
-        """Do nothing for so long, or until the broker hangs up."""
+    def wait(self, seconds: float) -> None:
+        """Wait for so long, or until the broker closes the connection."""
         deadline = time.monotonic() + seconds
-        while not self.hung_up and (left := deadline - time.monotonic()) > 0:
+        while not self.is_closed and (left := deadline - time.monotonic()) > 0:
             self._stream.settimeout(left)
             try:
-                self._take()
+                self._receive()
             except TimeoutError:
                 break
             finally:
-                self._stream.settimeout(PATIENCE)
+                self._stream.settimeout(TIMEOUT)
 
     def close(self) -> None:
         self._stream.close()
 
     def reset(self) -> None:
-        """Hang up without a word, whatever is on the way."""
+        """Close the connection with RST; bytes in flight are lost."""
         with suppress(OSError):
             self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._stream.close()
 
-    # --- what comes back ---
+    # --- receiving ---
 
     def answer(self) -> bytes:
-        """Everything until the broker hangs up."""
-        while not self.hung_up:
-            self._insist()
+        """Return everything that the broker sends until it closes the connection."""
+        while not self.is_closed:
+            self._receive_or_fail()
         return self._seen
 
     def frames(self) -> Iterator[Any]:
-        """The performatives that come, as long as they do. Headers and heartbeats are passed over."""
+        """Yield received performatives until the broker closes the connection. Headers and heartbeats are skipped."""
         while True:
             while self._seen[:4] == b"AMQP" and len(self._seen) >= 8:
                 self._seen = self._seen[8:]
@@ -121,29 +121,29 @@ class Line:
                         self.payload = body[end:]
                         yield performative
                     continue
-            if self.hung_up:
+            if self.is_closed:
                 return
-            self._insist()
+            self._receive_or_fail()
 
     @property
     def has_frame(self) -> bool:
-        """Whether a whole frame is here that was not looked at."""
+        """Whether a complete frame was received and not read yet."""
         return len(self._seen) >= 8 and len(self._seen) >= FRAME_HEADER.unpack_from(self._seen)[0]
 
-    def rest_if_idle(self, seconds: float) -> None:
-        """Wait for the next frame for so long at most."""
+    def wait_for_frame(self, seconds: float) -> None:
+        """Wait for the next frame, for at most so long."""
         deadline = time.monotonic() + seconds
-        while not self.has_frame and not self.hung_up and (left := deadline - time.monotonic()) > 0:
+        while not self.has_frame and not self.is_closed and (left := deadline - time.monotonic()) > 0:
             self._stream.settimeout(left)
             try:
-                self._take()
+                self._receive()
             except TimeoutError:
                 break
             finally:
-                self._stream.settimeout(PATIENCE)
+                self._stream.settimeout(TIMEOUT)
 
     def expect(self, kind: type[T]) -> T:
-        """The next performative of that kind."""
+        """Return the next performative of this kind; AttackFailed if the broker ends the link or more instead."""
         for performative in self.frames():
             if isinstance(performative, kind):
                 return performative
@@ -151,10 +151,10 @@ class Line:
                 why = "" if performative.error is None else f" ({performative.error.description})"
                 what = type(performative).__name__.lower()
                 raise AttackFailed(f"the broker sent {what}{why} instead of {kind.__name__.lower()}")
-        raise AttackFailed(f"the broker hung up instead of sending {kind.__name__.lower()}")
+        raise AttackFailed(f"the broker closed the connection instead of sending {kind.__name__.lower()}")
 
     def is_link_refused(self) -> bool:
-        """Whether the link that is answered next is refused: attached without a terminus, and detached at once."""
+        """Return whether the next attach refuses its link: without a terminus, and followed by a detach."""
         answer = self.expect(Attach)
         if (answer.source if answer.role is False else answer.target) is not None:
             return False
@@ -162,14 +162,14 @@ class Line:
         return True
 
     def expect_refusal(self, condition: str) -> None:
-        """The link is detached with that condition."""
+        """Check that the link is detached with this condition."""
         error = self.expect(Detach).error
         found = None if error is None else str(error.condition)
         if found != condition:
             raise AttackFailed(f"the link was detached with {found}, not with {condition}")
 
-    def closed_for(self) -> str | None:
-        """The condition with which the broker closes, once it has hung up; None if it gave none."""
+    def close_condition(self) -> str | None:
+        """Read until the broker closes the connection. Returns the condition of its close, or None."""
         condition = None
         for performative in self.frames():
             if isinstance(performative, Close) and performative.error is not None:
@@ -177,7 +177,7 @@ class Line:
         return condition
 
     def response(self) -> tuple[int, bytes]:
-        """Status and body of an HTTP answer; status 0 when the broker hangs up without one, no body if it is cut."""
+        """Return status and body of an HTTP answer: status 0 without an answer, no body if it is incomplete."""
         response = HTTPResponse(self._stream)
         status, body = 0, b""
         try:
@@ -185,20 +185,22 @@ class Line:
             status = response.status
             body = response.read()
         except TimeoutError:
-            raise AttackFailed(f"no HTTP answer within {PATIENCE:g} seconds") from None
+            raise AttackFailed(f"no HTTP answer within {TIMEOUT:g} seconds") from None
         except (HTTPException, OSError):
-            pass  # an attacker is hung up on at any moment
+            pass  # the broker may close an attacker's connection at any moment
         finally:
             response.close()
         return status, body
 
-    def _insist(self) -> None:
+    def _receive_or_fail(self) -> None:
         try:
-            self._take()
+            self._receive()
         except TimeoutError:
-            raise AttackFailed(f"the broker neither answered nor hung up within {PATIENCE:g} seconds") from None
+            raise AttackFailed(
+                f"the broker neither answered nor closed the connection within {TIMEOUT:g} seconds"
+            ) from None
 
-    def _take(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._stream.recv(1 << 16)
         except TimeoutError:
@@ -206,4 +208,4 @@ class Line:
         except OSError:
             data = b""
         self._seen += data
-        self.hung_up = not data
+        self.is_closed = not data

@@ -1,12 +1,12 @@
-"""A run: a broker, attack after attack, and what must hold after each of them.
+"""A run: starts a broker, makes one attack after the other, and checks the broker after each.
 
 | Checked | Bound |
 |---|---|
-| a normal client connects, sends, receives and completes | in 20 seconds a round takes up to 20 times the usual time |
+| a normal client connects, sends, receives and completes | within 20 s a round takes at most 20 times the usual time |
 | memory | back within 192 MiB of what the broker had before the first attack, and never more than 768 MiB above it |
-| messages | all that the normal client had before are there, in their order |
-| log | a line that names the attacker and says what happened; for one attack no more than 200 lines; no key |
-| audit log | every line is whole, none has a key, and no more than 200 say that an attack was denied something |
+| messages | all messages of the normal client are stored, in their order |
+| log | a line has the attacker's address and the event; at most 200 lines for one attack; no key |
+| audit log | every line is complete, none has a key, and at most 200 are denials of one attack |
 | process | the same one, from the first attack to the last |
 """
 
@@ -31,24 +31,24 @@ from tools.bench.processes import Child, resident_bytes
 from tools.hostile.attack import MAX_PEAK, MIB, USUAL, Attack, AttackFailed, require
 from tools.hostile.brokers import BROKERS
 from tools.hostile.client_certificates import GOOD, ClientAuthority
+from tools.hostile.normal_client import NormalClient
 from tools.hostile.victim import HOST, KEY, Victim, message, outcomes, tls_context, transfer
-from tools.hostile.witness import Witness
 
 MAX_LEFT: Final = 192 * MIB
-"""Memory that may stay above what it was before the first attack. Queues may keep 128 MiB of messages, and not all
-that they let go of is given back to the system."""
+"""The most memory after an attack above the level before the first attack. Queues may keep 128 MiB of messages, and
+the C library does not return all freed memory to the system."""
 WARM_MESSAGES: Final = 6000
-"""Of 10 KB."""
+"""Messages of 10 KB that are sent before the first attack."""
 MAX_LINES: Final = 200
 SETTLING_SECONDS: Final = 20.0
-"""For memory to be given back, and for the log to be written."""
+"""Time for memory to be freed and for the log to be written."""
 ATTACKERS: Final = "127.0.1.{}"
-"""Each attack comes from an address of its own, and the normal client from another: so the log tells them apart."""
+"""Each attack has its own address, different from the normal client's, so that log lines can be assigned to it."""
 FILES: Final = 16_384
-"""File descriptors that the broker, and a flood of connections to it, may have."""
+"""The limit of file descriptors of the broker and of this process, for floods of connections."""
 _GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "8192", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Has the C library give back what is freed, messages of 10 KB too, so that what is measured is what the broker holds:
-in its heap, a hundred MiB of them stay when a few small objects lie behind them."""
+"""Makes the C library return freed memory, also of messages of 10 KB, so that the measured memory is what the broker
+holds: otherwise a few small objects at the end of the heap keep a hundred MiB of freed messages."""
 LOG: Final = "broker.log"
 _SIGNATURE: Final = re.compile(r"\bsig=[^*&\s]", re.IGNORECASE)
 _SOURCE: Final = Path(__file__).parents[2] / "src"
@@ -58,19 +58,19 @@ _SOURCE: Final = Path(__file__).parents[2] / "src"
 class Result:
     attack: Attack
     failure: str | None
-    """Why it is one; None when everything held."""
+    """The reason of the failure; None when all checks passed."""
     seconds: float
     served: float = 0.0
-    """Seconds of a normal client's round afterwards."""
+    """Seconds of a normal client's round after the attack."""
     peak: int = 0
     left: int = 0
-    """Memory above what it was before the first attack: at its highest, and afterwards."""
+    """Memory above the level before the first attack: the peak, and after the attack."""
     lines: int = 0
-    """Of the log."""
+    """Log lines that the attack caused."""
 
 
 class Run:
-    """The broker and those who look at it. Made by `started`."""
+    """A running broker, its normal client, and the checks. Created by `started`."""
 
     def __init__(
         self, child: Child, connection_string: str, authority: Path, audit: Path, certificate: Path | None
@@ -81,16 +81,19 @@ class Run:
         self._authority = authority
         self._certificate = certificate
         if certificate is None:
-            self.witness = Witness(connection_string)
+            self.normal_client = NormalClient(connection_string)
         else:
             over_tls = connection_string.replace("UseDevelopmentEmulator=true;", "")
-            self.witness = Witness(over_tls, tls_context(authority, certificate))
+            self.normal_client = NormalClient(over_tls, tls_context(authority, certificate))
         self._attackers = count(1)
         warm_up(self._victim())
         self._base = self._memory()
 
     def attack_all(self, attacks: Iterable[Attack]) -> Iterator[Result]:
-        """Those that wait for time-outs are made all at once and while the others are made, and end last."""
+        """Make the attacks and yield their results.
+
+        Attacks that wait for time-outs run in threads beside the other attacks; their results are last.
+        """
         chosen = list(attacks)
         log_from = self._log_size()
         waiting = [_Waiting(each, self._victim()) for each in chosen if each.is_slow]
@@ -108,7 +111,7 @@ class Run:
         try:
             self._forget_peak()
             act()
-            served = self.witness.look()
+            served = self.normal_client.check()
             lines = self._read_log(attack, victim, log_at)
             self._read_audit(victim)
             left = self._settled()
@@ -136,7 +139,7 @@ class Run:
         deadline = time.monotonic() + SETTLING_SECONDS
         while (left := self._memory() - self._base) > MAX_LEFT:
             if time.monotonic() > deadline:
-                self._base += left  # said once; the attacks that follow are not blamed for it
+                self._base += left  # reported once, not for the following attacks again
                 raise AttackFailed(f"the broker still has {left // MIB} MiB more than before, above {MAX_LEFT // MIB}")
             time.sleep(0.2)
         return left
@@ -147,8 +150,8 @@ class Run:
         return self._child.log.stat().st_size
 
     def _read_log(self, attack: Attack, victim: Victim, start: int) -> int:
-        """How many lines the attack caused; AttackFailed unless one of them is right."""
-        says, names = re.compile(attack.says), {*victim.names, victim.attacker}
+        """Return how many log lines the attack caused; AttackFailed if none is as expected or one must not be there."""
+        expected, names = re.compile(attack.log), {*victim.names, victim.attacker}
         deadline = time.monotonic() + SETTLING_SECONDS
         while True:
             with self._child.log.open("rb") as log:
@@ -156,23 +159,23 @@ class Run:
                 text = log.read().decode(errors="replace")
             lines = text.splitlines()
             caused = [line for line in lines if re.search(rf"{re.escape(victim.attacker)}\b", line)]
-            found = [line for line in caused if says.search(line) and _names_one(line, names)]
+            found = [line for line in caused if expected.search(line) and _names_one(line, names)]
             if found or time.monotonic() > deadline:
                 break
             time.sleep(0.1)
-        last = caused[-1] if caused else "it says nothing"
-        require(found, f"no line of the log says '{attack.says}'; the last one is: {last[:300]}")
+        last = caused[-1] if caused else "none"
+        require(found, f"no log line of the attacker matches '{attack.log}'; its last line: {last[:300]}")
         forged = [line for line in lines if re.match(r"\S+ \S+ +peeklock\.server forged", line)]
         require(not forged, "the log has a line that the attacker wrote")
         require(KEY not in text and not _SIGNATURE.search(text), "the log has a key or a signature")
-        # Not all that fails knows for whom it was done; what a slow attack finds may be of one made meanwhile.
+        # Tracebacks have no client address, so for a slow attack one may be of another attack.
         traces = [line for line in lines if "Traceback" in line]
-        require(not traces, f"the log has a trace: {''.join(traces)[-600:]}")
+        require(not traces, f"the log has a traceback: {''.join(traces)[-600:]}")
         require(len(caused) <= MAX_LINES, f"the log has {len(caused)} lines for one attack, more than {MAX_LINES}")
         return len(caused)
 
     def _read_audit(self, victim: Victim) -> None:
-        """AttackFailed when the audit log has a secret, a line that is none of its own, or lines without end."""
+        """Raise AttackFailed if the audit log has a secret, an invalid line, or too many lines of the attacker."""
         text = self._audit.read_text()
         require(f'"{KEY}' not in text and "sig=" not in text, "the audit log has a key or a signature")
         entries = [json.loads(line) for line in text.splitlines()]
@@ -189,7 +192,7 @@ def _names_one(line: str, names: set[str]) -> bool:
 
 
 class _Waiting:
-    """A slow attack in a thread of its own."""
+    """A slow attack, which runs in its own thread."""
 
     def __init__(self, attack: Attack, victim: Victim) -> None:
         self.attack = attack
@@ -211,7 +214,7 @@ class _Waiting:
 
 
 def warm_up(victim: Victim) -> None:
-    """As much goes through the queue as it takes to fill the store's caches, which are no attack's doing."""
+    """Send and receive enough messages to fill the store's caches, so that no attack is blamed for their memory."""
     for _ in range(2):
         with victim.sending() as line:
             for first in range(0, WARM_MESSAGES, 100):
@@ -221,7 +224,7 @@ def warm_up(victim: Victim) -> None:
 
 
 def attack_each(folder: Path, attacks: Iterable[Attack], on_started: Callable[[str, Run], None]) -> Iterator[Result]:
-    """Make the attacks, each on its broker; one broker after the other."""
+    """Make the attacks, each on the broker that it names, one broker after the other."""
     chosen = list(attacks)
     for broker in BROKERS:
         if made := [each for each in chosen if each.broker == broker]:
@@ -232,7 +235,7 @@ def attack_each(folder: Path, attacks: Iterable[Attack], on_started: Callable[[s
 
 @contextmanager
 def started(folder: Path, broker: str = USUAL) -> Iterator[Run]:
-    """A broker as a user starts it, in a process of its own, with a data folder below `folder` and the log in it."""
+    """Start a broker in a child process, as a user does, with its data folder and its log below `folder`."""
     _allow_files()
     setup = BROKERS[broker]
     config, data, audit = (folder / f"{broker}{end}" for end in (".json", "-data", "-audit.jsonl"))
@@ -252,7 +255,7 @@ def started(folder: Path, broker: str = USUAL) -> Iterator[Run]:
 
 
 def _allow_files() -> None:
-    """As many as the system lets us have; the broker inherits it."""
+    """Raise the limit of open files as far as the system allows; the broker inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft < wanted:

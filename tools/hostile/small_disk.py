@@ -1,7 +1,7 @@
-"""The broker's process on a small disk: the ordinary `peeklock serve`, which is told a size of the disk.
+"""The broker's process on a simulated small disk: the ordinary `peeklock serve` with a replaced `os.statvfs`.
 
-Only what the system says about free space is made up: the data folder is all that is on the disk. So what others write
-to the disk of the machine meanwhile changes nothing.
+Only the reported free space is simulated: the disk contains nothing but the data folder. So other programs that write
+to the machine's disk have no effect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from peeklock.cli import main
 
 DISK_MIB: Final = 704
 LOW_MIB: Final = 320
-"""The watermark. An empty log keeps 128 MiB and its last segment; with them there is still a quarter more free."""
+"""The watermark. An empty log uses 128 MiB and its last segment, which leaves a quarter more than this free."""
 _BLOCK: Final = 4096
 
 

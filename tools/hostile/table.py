@@ -8,10 +8,10 @@ from tools.hostile.attacks import ATTACKS
 
 
 def markdown() -> str:
-    """A section for each group."""
+    """Return the tables as Markdown, one section for each group."""
     lines: list[str] = []
     for group, attacks in groupby(ATTACKS.values(), lambda each: each.group):
         lines += [f"### {group}", "", "| Attack | What is done | What the broker does |", "|---|---|---|"]
-        lines += [f"| `{each.name}` | {each.does} | {each.answer} |" for each in attacks]
+        lines += [f"| `{each.name}` | {each.description} | {each.answer} |" for each in attacks]
         lines.append("")
     return "\n".join(lines)

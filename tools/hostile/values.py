@@ -1,4 +1,4 @@
-"""Encoded values that promise more than they hold, or hide more than they show. No encoder of ours would write them."""
+"""Encoded values with wrong sizes or counts, or with extreme expansion, which Peeklock's encoders would not write."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 NULL: Final = b"\x40"
 ZERO_WIDTH: Final = (b"\x40", b"\x41", b"\x42", b"\x43", b"\x44", b"\x45")
-"""Constructors of values that take no bytes (null, true, false, 0, 0, an empty list): any number fits anywhere."""
+"""Constructors of values encoded in zero bytes (null, true, false, 0, 0, an empty list)."""
 
 
 def described(code: int, *fields: bytes) -> bytes:
-    """A composite with these encoded fields."""
+    """Encode a composite with these encoded fields."""
     return b"\x00\x53" + bytes((code,)) + listed(*fields)
 
 
@@ -40,7 +40,7 @@ def symbol(data: bytes) -> bytes:
 
 
 def expanding(levels: int, width: int) -> bytes:
-    """An array of arrays of … of nothing: `width` to the power of `levels` elements in a few bytes a level."""
+    """Encode nested arrays with a number of elements that grows exponentially, in a few bytes per level."""
     value = struct.pack(">II", 5, width) + b"\x40"
     for _ in range(levels - 1):
         # All elements of an array share one constructor, so each level repeats the one below it.
@@ -49,7 +49,7 @@ def expanding(levels: int, width: int) -> bytes:
 
 
 def nested(depth: int, kind: str) -> bytes:
-    """A value inside a value inside a value: a list, a map, an array, or one described by another."""
+    """Encode a nested value of this kind: list, map, array or described."""
     if kind == "described":
         return b"\x00" * depth + b"\x40"
     value = NULL

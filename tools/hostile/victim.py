@@ -1,4 +1,4 @@
-"""The broker under attack, as one attack sees it: where it is, how to get in, and who has connected."""
+"""The broker under attack, as one attack uses it: connections with and without rights, and requests."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.client import sas_token
 from tools.hostile.attack import require
-from tools.hostile.lines import PATIENCE, Line, frame
+from tools.hostile.lines import TIMEOUT, Line, frame
 
 HOST: Final = "127.0.0.1"
 ROOT, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 LISTENER, SENDER, OTHERS = "listener", "sender", "others"
-"""Rules with less: to listen, to send, and everything at the queue `other` alone. Their keys are their names."""
+"""Rules with fewer rights: Listen, Send, and Manage of the queue `other` only. Their keys are equal to their names."""
 QUEUE, OTHER, SESSIONS, TOPIC, SUBSCRIPTION = "target", "other", "sessions", "topic", "all"
 IDS = "ids"
-"""A queue that detects duplicates."""
+"""A queue with duplicate detection."""
 REMEMBERED_IDS: Final = 20_000
-"""How many ids the broker is told to remember."""
+"""The limit of message ids that the broker stores for duplicate detection."""
 FORWARDING, FORWARDED = "forwarding", "forwarded"
-"""From the one all goes on to the other, which detects duplicates by partition."""
+"""The first queue forwards to the second, which detects duplicates by partition."""
 MESSAGING = "messaging"
-"""A queue that is attacked over HTTP only, so that what is in it is known."""
+"""A queue that is attacked over HTTP only, so that its content is known."""
 KEPT, LIVE = "kept", "live"
-"""The witness's own."""
+"""The queues of the normal client."""
 FULL, FULL_SESSIONS, FULL_TOPIC = "full", "full-sessions", "full-topic"
-"""Of the small broker: they hold 1 MB. A rule of the topic's subscription copies the property `given` eight times."""
+"""Entities of 1 MB on the small broker. A rule of the topic's subscription copies the property `given` eight times."""
 FROM_ONE_ADDRESS: Final = 100
-"""Connections that the small broker has at once from one address."""
+"""The limit of connections from one address on the small broker."""
 CONFIG: Final[dict[str, Any]] = {
     "UserConfig": {
         "Namespaces": [
@@ -87,22 +87,22 @@ CONFIG: Final[dict[str, Any]] = {
         "Logging": {"Type": "Console"},
     }
 }
-"""The namespace that is attacked, but for the small broker's."""
+"""The configuration of the usual and the strict broker."""
 
 
 @dataclass(slots=True)
 class Victim:
     port: int
     authority: Path
-    """Of its certificate."""
+    """The authority of the broker's certificate."""
     attacker: str
-    """The loopback address that the attack comes from."""
+    """The loopback address of the attacker."""
     certificate: Path | None = None
-    """Of a client, with its key, where the broker asks for that and for TLS; all but `dial` then uses both."""
+    """A client certificate with its key, if the broker requires TLS. All methods except `dial` then use TLS with it."""
     names: list[str] = field(default_factory=list)
-    """Of the attacker's connections, as the log would name them."""
+    """The names of the attacker's connections in the log."""
 
-    # --- getting in ---
+    # --- connecting ---
 
     def dial(self, *, receive_buffer: int | None = None) -> Line:
         return Line(self._socket(receive_buffer))
@@ -119,39 +119,39 @@ class Victim:
             raise
 
     def opened(self, *, receive_buffer: int | None = None, **fields: Any) -> Line:
-        """A connection with all rights, open."""
+        """Return an open connection with all rights."""
         line = self._enter(receive_buffer)
         response = f"\0{ROOT}\0{KEY}".encode()
         line.send(SASL_HEADER, frame(SaslInit(mechanism="PLAIN", initial_response=response), kind=SASL_FRAME))
-        require(line.expect(SaslOutcome).code == 0, "the broker does not let its owner in")
+        require(line.expect(SaslOutcome).code == 0, "the broker refused the root key")
         line.send(AMQP_HEADER, frame(Open(**{"container_id": "hostile", **fields})))
         line.expect(Open)
         return line
 
-    def stranger(self, **fields: Any) -> Line:
-        """A connection without any right, open."""
+    def unauthenticated(self, **fields: Any) -> Line:
+        """Return an open connection without any right."""
         line = self._enter()
         line.send(AMQP_HEADER, frame(Open(**{"container_id": "hostile", **fields})))
         line.expect(Open)
         return line
 
     def begun(self, **fields: Any) -> Line:
-        """A connection with all rights and a session on channel 0."""
+        """Return a connection with all rights and a session on channel 0."""
         return _begun(self.opened(**fields))
 
-    def stranger_begun(self) -> Line:
-        """A connection without any right and a session on channel 0."""
-        return _begun(self.stranger())
+    def unauthenticated_session(self) -> Line:
+        """Return a connection without any right and a session on channel 0."""
+        return _begun(self.unauthenticated())
 
     def sending(self, address: str = QUEUE, **fields: Any) -> Line:
-        """A connection with all rights and a link on handle 0 that has credit to send."""
+        """Return a connection with all rights and a sending link on handle 0 that has credit."""
         line = self.begun(**fields)
         line.send(frame(sender(address)))
         line.expect(Flow)
         return line
 
     def receiving(self, address: str = QUEUE, **fields: Any) -> Line:
-        """A connection with all rights and a link on handle 0 that could receive."""
+        """Return a connection with all rights and a receiving link on handle 0 without credit."""
         line = self.begun(**fields)
         line.send(frame(receiver(address)))
         line.expect(Attach)
@@ -161,7 +161,7 @@ class Victim:
         return sas_token(f"http://{HOST}:{self.port}/{path}", name, key, time.time() + seconds)
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """An HTTP request with all rights."""
+        """Return an HTTP request with all rights."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}:{self.port}"]
         given = {"Authorization": self.token(), **{name.replace("_", "-"): value for name, value in headers.items()}}
         if body:
@@ -170,13 +170,13 @@ class Victim:
         return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + body
 
     def ask(self, *request: bytes) -> tuple[int, bytes]:
-        """Status and body of what a connection that says this is answered."""
+        """Send a request on a new connection; returns status and body of the answer."""
         with self._enter() as line:
             line.send(*request)
             return line.response()
 
     def drain(self, address: str = QUEUE) -> int:
-        """Take every message out of a queue; how many there were."""
+        """Receive and delete all messages of a queue; returns their number."""
         count = 0
         with self.begun() as line:
             attach = receiver(address)
@@ -198,7 +198,7 @@ class Victim:
 
     def _socket(self, receive_buffer: int | None = None) -> socket.socket:
         stream = socket.socket()
-        stream.settimeout(PATIENCE)
+        stream.settimeout(TIMEOUT)
         if receive_buffer is not None:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -210,7 +210,7 @@ class Victim:
 
 
 def tls_context(authority: Path, certificate: Path | None) -> ssl.SSLContext:
-    """For a client that shows this certificate, or none."""
+    """Return the TLS context of a client with this certificate, or without one."""
     context = ssl.create_default_context(cafile=str(authority))
     if certificate is not None:
         context.load_cert_chain(certificate)
@@ -224,7 +224,7 @@ def _begun(line: Line) -> Line:
 
 
 def outcomes(line: Line, count: int) -> list[Any]:
-    """The outcome of each of the first `count` deliveries, whose ids count from 0."""
+    """Return the outcomes of the first `count` deliveries, whose ids start at 0."""
     found: dict[int, Any] = {}
     while len(found) < count:
         disposition = line.expect(Disposition)
@@ -234,7 +234,7 @@ def outcomes(line: Line, count: int) -> list[Any]:
 
 
 class Requests:
-    """A pair of links to a node that answers requests, on channel 0 of a connection that has a session there."""
+    """A pair of links to a node that answers requests, on channel 0 of a connection with a session."""
 
     def __init__(self, line: Line, address: str, handles: tuple[int, int] = (0, 1), window: int = 100) -> None:
         self._line = line
@@ -248,7 +248,7 @@ class Requests:
         line.expect(Flow)
 
     def post(self, properties: dict[Any, Any], value: Any) -> None:
-        """Without waiting for the answer."""
+        """Send a request without waiting for the answer."""
         request = Message(
             properties=Properties(message_id=str(self._number)), application_properties=properties, value=value
         )
@@ -263,7 +263,7 @@ class Requests:
         return Message.decode(self._line.payload)
 
     def whole_answer(self) -> Message:
-        """As `answer`, for one that may be longer than a frame."""
+        """Return the next answer, which may be longer than a frame."""
         encoded = b""
         more = True
         while more:
@@ -272,7 +272,7 @@ class Requests:
         return Message.decode(encoded)
 
     def ask(self, properties: dict[Any, Any], value: Any) -> int:
-        """The status of the answer."""
+        """Send a request and return the status of its answer."""
         self.post(properties, value)
         return status_of(self.answer())
 
@@ -281,7 +281,7 @@ class Requests:
 
 
 class Transacting:
-    """A connection with a link to send on, and transactions."""
+    """A connection with a sending link and a link to the coordinator."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -290,7 +290,7 @@ class Transacting:
         line.send(frame(attach))
         line.expect(Flow)
         self.number = 0
-        """Of the next delivery."""
+        """The id of the next delivery."""
 
     def declare(self) -> bytes:
         declare = Message(value=decode_value(Declare().encode())[0]).encode()
@@ -299,17 +299,17 @@ class Transacting:
         return bytes(state.txn_id)
 
     def send(self, transaction: bytes, body: bytes) -> bool:
-        """Whether it was taken."""
+        """Send a message in a transaction; returns whether it was accepted."""
         return not isinstance(self._post(0, body, state=TransactionalState(transaction)), Rejected)
 
     def discharge(self, transaction: bytes) -> bytes:
-        """A frame that commits it; its outcome is for the caller to read."""
+        """Return the frame that commits a transaction. The caller sends it and reads the outcome."""
         discharge = Message(value=decode_value(Discharge(txn_id=transaction, fail=False).encode())[0]).encode()
         self.number += 1
         return transfer(self.number - 1, discharge, handle=1)
 
     def plain(self, body: bytes) -> bytes:
-        """A frame with a message that is in no transaction, as above."""
+        """Return the frame of a message in no transaction."""
         self.number += 1
         return transfer(self.number - 1, body)
 
@@ -323,7 +323,7 @@ def status_of(answer: Message) -> int:
     return int((answer.application_properties or {})["status-code"])
 
 
-# --- what well-behaved clients say, to begin with ---
+# --- frames and performatives of valid clients ---
 
 BEGIN: Final = Begin(next_outgoing_id=0, incoming_window=0x7FFFFFFF, outgoing_window=2048)
 CLOSE: Final = frame(Close())
@@ -334,11 +334,11 @@ UPGRADE: Final = (
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
     "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
 ).encode()
-"""To a WebSocket."""
+"""The request for a WebSocket."""
 
 
 def sender(address: str = QUEUE, handle: int = 0, name: str = "hostile") -> Attach:
-    """The peer sends."""
+    """Return the attach of a sending link."""
     return Attach(
         name=f"{name}-{handle}",
         handle=handle,
@@ -350,7 +350,7 @@ def sender(address: str = QUEUE, handle: int = 0, name: str = "hostile") -> Atta
 
 
 def receiver(address: str = QUEUE, handle: int = 0, name: str = "hostile", filter: Any = None) -> Attach:
-    """The peer receives."""
+    """Return the attach of a receiving link."""
     return Attach(
         name=f"{name}-{handle}",
         handle=handle,

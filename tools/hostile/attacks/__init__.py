@@ -1,4 +1,4 @@
-"""The attacks, and the table of all of them: importing this enters them, in this order."""
+"""All attacks. Importing this package adds them to the table, in this order."""
 
 # ruff: isort: skip_file
 
@@ -16,7 +16,7 @@ from tools.hostile.attacks import messaging as messaging
 from tools.hostile.attacks import documents as documents
 from tools.hostile.attacks import tokens as tokens
 from tools.hostile.attacks import filters as filters
-from tools.hostile.attacks import looking as looking
+from tools.hostile.attacks import browsing as browsing
 from tools.hostile.attacks import claims as claims
 from tools.hostile.attacks import rights as rights
 from tools.hostile.attacks import jms as jms

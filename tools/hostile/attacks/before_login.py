@@ -1,4 +1,4 @@
-"""Before login: whoever reaches the port can do these, without a key or a token."""
+"""Before login: attacks that need no key and no token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAMING_ERROR: Final = "amqp:connection:framing-error"
 
 
 def _open_with(properties: bytes) -> bytes:
-    """An open whose properties are that, in a frame as large as it takes."""
+    """Return the frame of an open with these encoded properties."""
     fields = [values.string(b"hostile"), *[values.NULL] * 8, properties]
     return encode_frame(0, values.described(OPEN, *fields))
 
@@ -29,24 +29,24 @@ def _refused_opens(victim: Victim, *properties: bytes) -> None:
     for each in properties:
         with victim.dial() as line:
             line.send(AMQP_HEADER, _open_with(each))
-            condition = line.closed_for()
+            condition = line.close_condition()
             require(condition == DECODE_ERROR, f"the open was answered with {condition}, not with {DECODE_ERROR}")
 
 
-@attack(answer="refuses the open with `amqp:decode-error`; nothing is allocated", says=DECODE_ERROR)
+@attack(answer="refuses the open with `amqp:decode-error`; nothing is allocated", log=DECODE_ERROR)
 def zero_width_arrays(victim: Victim) -> None:
-    """Opens whose properties hold an array of 2^32 - 1 elements that take no bytes."""
+    """Opens whose properties have an array of 2^32 - 1 elements that are encoded in zero bytes."""
     _refused_opens(victim, *[values.array(0xFFFFFFFF, constructor) for constructor in values.ZERO_WIDTH])
 
 
-@attack(answer="counts the elements of all levels and refuses with `amqp:decode-error`", says=DECODE_ERROR)
+@attack(answer="counts the elements of all levels and refuses with `amqp:decode-error`", log=DECODE_ERROR)
 def aggregate_expansion(victim: Victim) -> None:
-    """Opens with arrays of arrays that stay below the limit each and multiply to millions of elements."""
+    """Opens with nested arrays, each below the limit, that have millions of elements together."""
     many = [values.array(65536, b"\x40") for _ in range(60)]
     _refused_opens(victim, values.mapped(values.symbol(b"x"), values.expanding(9, 65536)), values.listed(*many))
 
 
-@attack(answer="refuses below the 64th level with `amqp:decode-error`", says=DECODE_ERROR)
+@attack(answer="refuses below the 64th level with `amqp:decode-error`", log=DECODE_ERROR)
 def deep_nesting(victim: Victim) -> None:
     """Opens with lists, maps, arrays and descriptors nested as deep as a frame has room for."""
     _refused_opens(
@@ -56,7 +56,7 @@ def deep_nesting(victim: Victim) -> None:
     )
 
 
-@attack(answer="refuses with `amqp:decode-error`", says=DECODE_ERROR)
+@attack(answer="refuses with `amqp:decode-error`", log=DECODE_ERROR)
 def false_sizes(victim: Victim) -> None:
     """Opens with values that state more bytes or elements than follow, or fewer."""
     _refused_opens(
@@ -72,38 +72,35 @@ def false_sizes(victim: Victim) -> None:
 
 
 @attack(
-    answer="refuses frame sizes below 512 bytes, the minimum, with `amqp:invalid-field`",
-    says="max-frame-size [0-9]+ is below 512",
+    answer="refuses less than 512 bytes, which AMQP requires every peer to accept, with `amqp:invalid-field`",
+    log="max-frame-size [0-9]+ is below 512",
 )
 def frame_size_limit_zero(victim: Victim) -> None:
     """Opens that allow the broker frames of 0, 1 and 511 bytes."""
     for size in (0, 1, 511):
         with victim.dial() as line:
             line.send(AMQP_HEADER, frame(Open(container_id="hostile", max_frame_size=size)))
-            condition = line.closed_for()
+            condition = line.close_condition()
             require(condition == "amqp:invalid-field", f"a frame size of {size} was answered with {condition}")
 
 
 @attack(
-    answer="reads 0 as no time-out; refuses 1 ms and 99 ms with `amqp:not-allowed`",
-    says="idle-time-out of [0-9]+ ms is below 100",
+    answer="treats 0 as no time-out; refuses 1 ms and 99 ms with `amqp:not-allowed`",
+    log="idle-time-out of [0-9]+ ms is below 100",
 )
 def idle_time_outs_of_nothing(victim: Victim) -> None:
-    """Opens with idle time-outs of 0 ms, 1 ms and 99 ms."""
+    """Opens with an idle time-out of 0 ms, 1 ms and 99 ms, which requires as many heartbeats from the broker."""
     for milliseconds in (1, 99):
         with victim.dial() as line:
             line.send(AMQP_HEADER, frame(Open(container_id="hostile", idle_time_out=milliseconds)))
-            condition = line.closed_for()
+            condition = line.close_condition()
             require(condition == "amqp:not-allowed", f"{milliseconds} ms were answered with {condition}")
-    with victim.stranger(idle_time_out=0) as line:
+    with victim.unauthenticated(idle_time_out=0) as line:
         line.send(frame(BEGIN))
         line.expect(Begin)
 
 
-@attack(
-    answer="sends its own AMQP header and closes the connection",
-    says="the peer did not send an AMQP 1.0 protocol header",
-)
+@attack(answer="sends its own AMQP header and closes the connection", log="the peer sent no AMQP 1.0 protocol header")
 def wrong_headers(victim: Victim) -> None:
     """Protocol headers of other versions and other protocols, and noise."""
     for header in (
@@ -130,9 +127,9 @@ def wrong_headers(victim: Victim) -> None:
             )
 
 
-@attack(answer="closes the connection without an answer", says="connection not established")
+@attack(answer="closes the connection without an answer", log="connection not established")
 def broken_tls(victim: Victim) -> None:
-    """TLS records that are cut, of the wrong kind, oversized, of SSL 3, or followed by noise."""
+    """TLS records that are truncated, of the wrong type, oversized, of SSL 3, or followed by random bytes."""
     for record in (
         b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",
         b"\x16\x03\x01\xff\xff" + b"\xee" * 70_000,
@@ -144,31 +141,31 @@ def broken_tls(victim: Victim) -> None:
             line.answer()
 
 
-@attack(answer="closes with `amqp:connection:framing-error`", says=FRAMING_ERROR)
+@attack(answer="closes with `amqp:connection:framing-error`", log=FRAMING_ERROR)
 def tls_on_a_plain_connection(victim: Victim) -> None:
-    """A TLS hello where frames are expected: after the header, after SASL, after the open."""
+    """A TLS hello in place of a frame: after the header, after SASL, after the open."""
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(507)
     with victim.dial() as line:
         line.send(AMQP_HEADER, hello)
-        require(line.closed_for() == FRAMING_ERROR, "TLS after the header was not refused")
+        require(line.close_condition() == FRAMING_ERROR, "TLS after the header was not refused")
     with victim.dial() as line:
         line.send(SASL_HEADER, hello)
         line.answer()
     with victim.opened() as line:
         line.send(hello)
-        require(line.closed_for() == FRAMING_ERROR, "TLS after the open was not refused")
+        require(line.close_condition() == FRAMING_ERROR, "TLS after the open was not refused")
 
 
-@attack(answer="closes with `amqp:connection:framing-error` as soon as the size is known", says=FRAMING_ERROR)
+@attack(answer="closes with `amqp:connection:framing-error` as soon as the size is known", log=FRAMING_ERROR)
 def impossible_frames(victim: Victim) -> None:
-    """Frames of 4 GiB, of 0 to 7 bytes, with data before the header or after the end, and of unknown types."""
+    """Frames of 4 GiB, of 0 to 7 bytes, with a wrong data offset, and of unknown types."""
     headers = [FRAME_HEADER.pack(size, 2, 0, 0) for size in (0xFFFFFFFF, 0x80000000, 262_145, *range(8))]
     headers += [FRAME_HEADER.pack(64, doff, 0, 0) for doff in (0, 1, 17, 255)]
     headers += [FRAME_HEADER.pack(64, 2, kind, 0) for kind in (1, 2, 128, 255)]
     for header in headers:
         with victim.dial() as line:
             line.send(AMQP_HEADER, header, b"\x00" * 56)
-            condition = line.closed_for()
+            condition = line.close_condition()
             require(condition == FRAMING_ERROR, f"the frame {header.hex()} was answered with {condition}")
 
 
@@ -188,7 +185,7 @@ def login_is_refused(victim: Victim, response: bytes) -> None:
         line.answer()
 
 
-@attack(answer="answers with the outcome `auth` and closes the connection", says="SASL refused")
+@attack(answer="answers with the outcome `auth` and closes the connection", log="SASL refused")
 def wrong_keys(victim: Victim) -> None:
     """SASL PLAIN with wrong keys, unknown names, too few and too many parts, and bytes that are not UTF-8."""
     for response in (
@@ -203,7 +200,7 @@ def wrong_keys(victim: Victim) -> None:
         login_is_refused(victim, response)
 
 
-@attack(answer="closes the connection", says="connection closed")
+@attack(answer="closes the connection", log="connection closed")
 def sasl_out_of_order(victim: Victim) -> None:
     """Unknown mechanisms, frames that only a server sends, a second SASL, an open in SASL, frames too large for it."""
     for said in (
@@ -225,10 +222,12 @@ def sasl_out_of_order(victim: Victim) -> None:
 
 @attack(
     answer="closes with `amqp:illegal-state`, `amqp:not-allowed` or, for other values, `amqp:decode-error`",
-    says="amqp:illegal-state|amqp:not-allowed",
+    log="amqp:illegal-state|amqp:not-allowed",
 )
 def frames_before_the_open(victim: Victim) -> None:
-    """Begin, attach and transfer before an open, two opens, a close before an open, other values."""
+    """Begin, attach and transfer before an open, two opens, a close before an open, and values that are no
+    performative.
+    """
     opened = frame(Open(container_id="hostile"))
     for said, condition in (
         (frame(BEGIN), "amqp:illegal-state"),
@@ -242,30 +241,30 @@ def frames_before_the_open(victim: Victim) -> None:
     ):
         with victim.dial() as line:
             line.send(AMQP_HEADER, said)
-            given = line.closed_for()
+            given = line.close_condition()
             require(given == condition, f"the frame {said[:20].hex()} was answered with {given}, not with {condition}")
 
 
-@attack(answer="refuses each with the reason; allows 32 links to `$cbs`", says="link refused")
-def links_of_a_stranger(victim: Victim) -> None:
-    """Attaches to a queue, its dead letters, `$management` and 40 times `$cbs`, without a token."""
-    with victim.stranger_begun() as line:
+@attack(answer="refuses each with the reason; `$cbs` beyond 32 links with a quota", log="link refused")
+def links_without_a_token(victim: Victim) -> None:
+    """Attaches to a queue, its dead-letter queue, `$management` and 40 times `$cbs`, without a token."""
+    with victim.unauthenticated_session() as line:
         addresses = [QUEUE, f"{QUEUE}/$deadletterqueue", f"{QUEUE}/$management", "nowhere", "", "$cbs/../" + QUEUE]
         for handle, address in enumerate(addresses):
             line.send(frame(receiver(address, handle)))
-            require(line.is_link_refused(), f"a stranger may receive from '{address}'")
+            require(line.is_link_refused(), f"an unauthenticated client may receive from '{address}'")
         first = len(addresses)
         taken = 0
         for handle in range(first, first + 40):
             line.send(frame(receiver("$cbs", handle)))
             taken += not line.is_link_refused()
-        require(taken == 32, f"a stranger got {taken} links")
+        require(taken == 32, f"an unauthenticated client got {taken} links")
 
 
-@attack(answer="rejects invalid and oversized requests, and answers the others with 4xx", says="token refused")
-def requests_of_a_stranger(victim: Victim) -> None:
-    """Requests to `$cbs` that are noise, oversized, bombs, without an operation, or of wrong types."""
-    with victim.stranger_begun() as line:
+@attack(answer="rejects messages that are no request or too large, and answers 4xx to the others", log="token refused")
+def requests_without_a_token(victim: Victim) -> None:
+    """Requests to `$cbs` with random bytes, oversized, with bombs, without an operation, or with wrong types."""
+    with victim.unauthenticated_session() as line:
         requests = Requests(line, "$cbs")
         for payload in (
             b"",

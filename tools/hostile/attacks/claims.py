@@ -1,4 +1,4 @@
-"""Claims: clients who set messages aside without end, ask and go, or meddle with what others have set aside."""
+"""Claims: clients that claim without limit, disconnect while they wait, or interfere with claims of other clients."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from tools.hostile.victim import (
 )
 
 MAX_RUNS: Final = 8192
-"""Ranges of a claim, and of a request."""
+"""The most ranges of a claim, and of a request."""
 MAX_CLAIMS: Final = 1000
-"""Of an entity, with those that are asked for."""
+"""The most claims of an entity, including waiting requests."""
 MESSAGES: Final = 20_000
 MAX_NUMBER: Final = (1 << 44) - 1
 
 
 class _Claimer:
-    """Requests about claims of one entity, under a name, for an owner."""
+    """Requests for claims of one entity, with a claim name and an owner."""
 
     def __init__(self, line: Line, entity: str = QUEUE, name: str = "hostile", **fields: Any) -> None:
         self.requests = Requests(line, f"{entity}/$management", **{"window": 1_000_000, **fields})
@@ -63,13 +63,13 @@ class _Claimer:
         return status_of(self.ask(operation, body))
 
     def claim(self, count: int = 1_000_000, id: UUID | None = None, **more: Any) -> list[int]:
-        """First and last numbers in turn; empty when there was nothing."""
+        """Claim messages; returns alternating first and last numbers, none if there were no messages."""
         answer = self.ask("claim-messages", self.body(count, id, **more))
         require(status_of(answer) in (200, 204), f"a claim was answered with {status_of(answer)}")
         return list(answer.value["ranges"]) if status_of(answer) == 200 else []
 
     def end(self, how: str, id: UUID, ranges: list[int] | None = None) -> int:
-        """How many messages were removed or released; 0 when there is no such claim."""
+        """Remove or release a claim; returns the number of messages, 0 if there is no such claim."""
         body: dict[str, Any] = {"claim-name": self.name, "claim-id": id}
         if ranges is not None:
             body["ranges"] = Array(ranges, int)
@@ -78,7 +78,7 @@ class _Claimer:
         return int(answer.value["message-count"]) if status_of(answer) == 200 else 0
 
     def release_all(self) -> int:
-        """Whatever is claimed here, by whomever; how many messages came back."""
+        """Release all claims of the entity, of any client; returns the number of messages."""
         released = 0
         while True:
             answer = self.ask("list-claims", {"skip": Int(0), "top": Int(100)})
@@ -90,7 +90,7 @@ class _Claimer:
 
 
 def _filled(victim: Victim, count: int, size: int = 10, address: str = QUEUE) -> None:
-    """The queue has that many messages, and no others."""
+    """Empty the queue and send so many messages to it."""
     victim.drain(address)
     _send(victim, count, size, address)
 
@@ -115,7 +115,7 @@ def _drained(victim: Victim, count: int, address: str = QUEUE) -> None:
 
 
 def _with_gaps(claimer: _Claimer, count: int) -> None:
-    """Of so many messages every second one is gone."""
+    """Fill the queue with so many messages and remove every second one."""
     id = uuid4()
     first = claimer.claim(id=id)[0]
     gone = range(first, first + count, 2)
@@ -125,9 +125,9 @@ def _with_gaps(claimer: _Claimer, count: int) -> None:
     require(left == count - len(gone), f"of {count - len(gone)} messages {left} were released")
 
 
-@attack(answer="ends a claim at 8,192 ranges; all of it can be released", says="connection closed")
+@attack(answer="ends a claim at 8,192 ranges; all of it can be released", log="connection closed")
 def claims_full_of_gaps(victim: Victim) -> None:
-    """Claims of up to 1,000,000 messages of a queue with a gap after each, listed 200 times and read 20 times."""
+    """Claims of 1,000,000 messages in a queue without every second number, listed 200 times, and read 20 times."""
     _filled(victim, MESSAGES)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -149,9 +149,9 @@ def claims_full_of_gaps(victim: Victim) -> None:
     _drained(victim, MESSAGES // 2)
 
 
-@attack(answer="allows 1000 claims of an entity, and answers 403 to more", says="connection closed")
+@attack(answer="allows 1000 claims for an entity, and answers 403 to more", log="connection closed")
 def thousands_of_claims(victim: Victim) -> None:
-    """4000 claims of one message each, each with its own name, and 2000 lists that start after the last one."""
+    """4000 claims of one message each, each with its own name, and 2000 lists of a page after the last one."""
     _filled(victim, 2 * MAX_CLAIMS)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -175,9 +175,9 @@ def thousands_of_claims(victim: Victim) -> None:
     _drained(victim, 2 * MAX_CLAIMS)
 
 
-@attack(answer="keeps 1000 waiting requests for an entity, and discards those of closed connections", says="connection")
-def claims_that_wait_and_vanish(victim: Victim) -> None:
-    """20 connections with 5 links, each with 150 requests for a claim that wait a minute, then broken."""
+@attack(answer="keeps 1000 waiting requests for an entity, and cancels those of closed connections", log="connection")
+def waiting_claims_of_closed_connections(victim: Victim) -> None:
+    """20 connections with 5 links that each request 150 claims with a wait of a minute, and are then reset."""
     victim.drain()
     lines = [victim.begun() for _ in range(20)]
     for number, line in enumerate(lines):
@@ -185,7 +185,7 @@ def claims_that_wait_and_vanish(victim: Victim) -> None:
             claimer = _Claimer(line, name=f"waits-{number}", handles=(2 * link, 2 * link + 1))
             for _ in range(150):
                 claimer.post("claim-messages", claimer.body(wait=Int(60_000), linger=Int(60_000)))
-    # The last one is read when this is answered: its requests wait, or are refused.
+    # When this is answered, the broker has read all requests of the last connection.
     _Claimer(lines[-1], handles=(20, 21)).status("list-claims", {"skip": Int(0), "top": Int(1)})
     for line in lines:
         line.reset()
@@ -201,12 +201,12 @@ def claims_that_wait_and_vanish(victim: Victim) -> None:
 
 
 @attack(
-    answer="answers 403 above 8 KiB, so that waiting requests are small",
-    says="connection closed",
+    answer="answers 403 above 8 KiB: waiting requests must be small",
+    log="connection closed",
     max_peak=384 * MIB,
 )
 def large_requests_that_wait(victim: Victim) -> None:
-    """Requests of 8 MB for a claim that wait a minute, on 30 connections; then others send."""
+    """Claim requests of 8 MB with a wait of a minute, on 30 connections; then other clients send."""
     victim.drain()
     with ExitStack() as stack:
         for number in range(30):
@@ -228,12 +228,12 @@ def large_requests_that_wait(victim: Victim) -> None:
 
 
 @attack(
-    answer="prepares one answer at a time, keeps 32 MiB of answers for a link, and stops for closed connections",
-    says="connection",
+    answer="makes one answer at a time, holds 32 MiB of answers for a link, and frees them with the connection",
+    log="connection",
     max_peak=512 * MIB,
 )
-def packed_reads_that_nobody_takes(victim: Victim) -> None:
-    """20 connections with 100 reads of 8,192 ranges each, on links without credit for answers, then broken."""
+def packed_reads_without_credit(victim: Victim) -> None:
+    """20 connections with 100 reads of 8,192 ranges each, on links without credit for answers, which are then reset."""
     _filled(victim, 2000, 20_000)
     with victim.begun() as line:
         first = _Claimer(line).claim()[0]
@@ -244,7 +244,7 @@ def packed_reads_that_nobody_takes(victim: Victim) -> None:
                 claimer = _Claimer(each, window=0)
                 for _ in range(100):
                     claimer.post("read-packed", {"ranges": ranges})
-            _innocent_is_served(victim)
+            _require_others_served(victim)
             for each in lines:
                 each.reset()
         _leave(line)
@@ -254,19 +254,19 @@ def packed_reads_that_nobody_takes(victim: Victim) -> None:
     _drained(victim, 2000)
 
 
-def _innocent_is_served(victim: Victim) -> None:
-    """A client of another queue sends and receives, however slowly."""
+def _require_others_served(victim: Victim) -> None:
+    """Check that a client of another queue can send and receive, in any time."""
     _send(victim, 10, address=OTHER)
     found = victim.drain(OTHER)
     require(found == 10, f"a client of another queue got {found} of 10 messages")
 
 
 @attack(
-    answer="reads the ranges one after the other, with turns of other clients between them",
-    says="connection closed",
+    answer="reads the ranges one after the other, and serves other clients in between",
+    log="connection closed",
 )
 def packed_reads_of_nothing(victim: Victim) -> None:
-    """100 reads of 8,192 long ranges without messages, while another client works."""
+    """100 reads of 8,192 long ranges each without any message, while another client sends and receives."""
     victim.drain()
     ranges = Array(
         [number for each in range(MAX_RUNS) for number in (10**9 + 200 * each, 10**9 + 200 * each + 150)], int
@@ -276,17 +276,18 @@ def packed_reads_of_nothing(victim: Victim) -> None:
         for _ in range(100):
             claimer.post("read-packed", {"ranges": ranges})
         before = time.monotonic()
-        _innocent_is_served(victim)
+        _require_others_served(victim)
         took = time.monotonic() - before
         require(took < 10, f"a client of another queue was served in {took:.1f} s")
         line.reset()
 
 
 @attack(
-    answer="answers 403 to a key with only Send, and refuses links to other entities", says="link refused|unauthorized"
+    answer="answers 403 to a key that has only Send, and refuses the links of the other key",
+    log="link refused|unauthorized",
 )
 def claims_without_the_right(victim: Victim) -> None:
-    """Every operation on claims, with a key that has only Send, and with one that has Listen on another queue only."""
+    """Every operation on claims, with a key that has only Send, and with a key of another queue."""
     _filled(victim, 10)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -294,17 +295,17 @@ def claims_without_the_right(victim: Victim) -> None:
         ranges = Array(claimer.claim(id=id), int)
         named = {"claim-name": claimer.name, "claim-id": id}
         for path, key in (("", SENDER), (OTHER, OTHERS)):
-            with victim.stranger_begun() as stranger:
+            with victim.unauthenticated_session() as unauthenticated:
                 address = f"sb://{HOST}/{path}"
                 token = sas_token(address, key, key, time.time() + 3600)
-                shown = Requests(stranger, "$cbs").put_token(token, path or QUEUE)
+                shown = Requests(unauthenticated, "$cbs").put_token(token, path or QUEUE)
                 require(shown == 202, "the attacker's token was refused")
-                stranger.send(frame(sender(f"{QUEUE}/$management", 10)))
-                if stranger.is_link_refused():
-                    stranger.send(frame(receiver(f"{QUEUE}/$management", 11)))
-                    require(stranger.is_link_refused(), "a key of another queue may ask")
+                unauthenticated.send(frame(sender(f"{QUEUE}/$management", 10)))
+                if unauthenticated.is_link_refused():
+                    unauthenticated.send(frame(receiver(f"{QUEUE}/$management", 11)))
+                    require(unauthenticated.is_link_refused(), "a key of another queue may ask")
                     continue
-                thief = _Claimer(stranger, handles=(20, 21))
+                thief = _Claimer(unauthenticated, handles=(20, 21))
                 for operation, body in (
                     ("claim-messages", thief.body()),
                     ("read-packed", {"ranges": ranges}),
@@ -314,14 +315,17 @@ def claims_without_the_right(victim: Victim) -> None:
                 ):
                     status = thief.status(operation, body)
                     require(status in (401, 403), f"{operation} without the right was answered with {status}")
-        require(claimer.end("release", id) == 10, "the claim is not as it was")
+        require(claimer.end("release", id) == 10, "the claim has changed")
         _leave(line)
     _drained(victim, 10)
 
 
-@attack(answer="answers 204 to unknown pairs of id and name, and 400 to an id of another name", says="closed")
+@attack(
+    answer="answers 204 to an unknown pair of id and name, and 400 to a claim with the id of another name",
+    log="closed",
+)
 def claims_of_others(victim: Victim) -> None:
-    """The id of a claim with other names and at another queue, 5,000 guessed ids, and two owners of one name."""
+    """A claim's id with other names and at another queue, 5,000 guessed ids, and two owners of one name."""
     _filled(victim, 100)
     with victim.begun() as line, victim.begun() as other:
         mine = _Claimer(line, name="mine")
@@ -332,7 +336,7 @@ def claims_of_others(victim: Victim) -> None:
         for each in (thief, elsewhere):
             for how in ("remove", "release"):
                 require(each.end(how, id) == 0, f"a claim of another name, or queue, could be {how}d")
-        require(thief.status("claim-messages", thief.body(id=id)) == 400, "the id of another name was taken")
+        require(thief.status("claim-messages", thief.body(id=id)) == 400, "the id of another name was accepted")
         thief.name = "mine"
         for first in range(0, 5000, 100):
             for step in range(first + 1, first + 101):
@@ -346,15 +350,15 @@ def claims_of_others(victim: Victim) -> None:
             mine.post("claim-messages", mine.body())
         require({status_of(thief.requests.answer()) for _ in range(500)} == {409}, "a name had two owners")
         require({status_of(mine.requests.answer()) for _ in range(500)} == {204}, "an owner lost its name")
-        require(mine.end("release", id) == 100, "the claim is not as it was")
+        require(mine.end("release", id) == 100, "the claim has changed")
         _leave(other)
         _leave(line)
     _drained(victim, 100)
 
 
-@attack(answer="keeps the claims, and delivers all other messages", says="connection")
+@attack(answer="keeps the claims, and delivers everything else to other clients", log="connection")
 def claims_that_are_never_removed(victim: Victim) -> None:
-    """Half of a queue and every tenth session, claimed by a client that disconnects; others receive the rest."""
+    """Half of a queue, and one of ten sessions, claimed by a client that then disconnects; others receive the rest."""
     _filled(victim, 10_000, 1000)
     with victim.begun() as line:
         require(_Claimer(line).claim(5000)[0] > 0, "nothing was claimed")
@@ -363,7 +367,7 @@ def claims_that_are_never_removed(victim: Victim) -> None:
     _send(victim, 1000, 1000)
     _drained(victim, 1000)
     with victim.begun() as line:
-        require(_Claimer(line).release_all() == 5000, "the claim is not as it was")
+        require(_Claimer(line).release_all() == 5000, "the claim has changed")
         _leave(line)
     _drained(victim, 5000)
     _sessions_of_others(victim)
@@ -385,7 +389,7 @@ def _sessions_of_others(victim: Victim) -> None:
         other.send(credit(1, handle=5))
         other.expect(Transfer)
         other.reset()
-        require(claimer.release_all() == answer.value["message-count"], "the claim is not as it was")
+        require(claimer.release_all() == answer.value["message-count"], "the claim has changed")
         _leave(line)
 
 
@@ -411,9 +415,9 @@ _WRONG_RANGES: Final[tuple[Any, ...]] = (
 )
 
 
-@attack(answer="answers 400 and names the mistake; changes no message", says="connection closed")
-def ranges_that_are_none(victim: Victim) -> None:
-    """Ranges that overlap, decrease, end before they begin or exceed all numbers; counts and names out of range."""
+@attack(answer="answers 400 with the reason; changes no message", log="connection closed")
+def invalid_ranges(victim: Victim) -> None:
+    """Ranges that overlap, decrease, are reversed or out of range, and invalid counts and names."""
     _filled(victim, 10)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -442,6 +446,6 @@ def ranges_that_are_none(victim: Victim) -> None:
             require(status == 400, f"a claim with {str(wrong)[:60]} was answered with {status}")
         everything = Array([1, MAX_NUMBER], int)
         require(claimer.status("read-packed", {"ranges": everything}) == 200, "all numbers cannot be read")
-        require(claimer.end("release", id, [1, MAX_NUMBER]) == 10, "the claim is not as it was")
+        require(claimer.end("release", id, [1, MAX_NUMBER]) == 10, "the claim has changed")
         _leave(line)
     _drained(victim, 10)

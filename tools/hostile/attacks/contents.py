@@ -27,7 +27,7 @@ from tools.hostile.victim import (
 
 NULL: Final = b"\x40"
 INNOCENT: Final = 20
-"""Messages of another client, for each place."""
+"""Messages of another client that are sent for each place."""
 
 
 def _header(index: int) -> Callable[[bytes], bytes]:
@@ -50,7 +50,7 @@ PLACES: Final[tuple[Callable[[bytes], bytes], ...]] = (
     lambda value: b"\x00\x53\x74" + mapped(string("p"), value) + message(),
     lambda value: b"\x00\x53\x74" + mapped(value, NULL) + message(),
 )
-"""Where the broker looks into a message."""
+"""The places in a message that the broker decodes."""
 
 
 def _are_answered(line: Line, messages: list[bytes]) -> None:
@@ -61,9 +61,9 @@ def _are_answered(line: Line, messages: list[bytes]) -> None:
         require(told, f"message {number} was answered with {outcome}")
 
 
-@attack(answer="accepts or rejects each; other clients and `/health` are not affected", says="connection closed")
+@attack(answer="accepts or rejects each; other clients and `/health` are not affected", log="connection closed")
 def values_of_every_type(victim: Victim) -> None:
-    """Every field that the broker reads, with extreme values of every type, while a client sends to another queue."""
+    """Every decoded field with extreme values of every type, while another client sends to another queue."""
     ask = f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
     with victim.sending(FORWARDING) as line, victim.sending(OTHER) as innocent:
         for place in PLACES:
@@ -73,7 +73,7 @@ def values_of_every_type(victim: Victim) -> None:
             refused = [outcome for outcome in taken if not isinstance(outcome, Accepted)]
             require(not refused, f"a message of another client was answered with {refused[:1]}")
             status, body = victim.ask(ask)
-            require(status == 200, f"/health says {status}: {body!r}")
+            require(status == 200, f"/health answered {status}: {body!r}")
         for each in (line, innocent):
             each.send(CLOSE)
             each.answer()
@@ -81,9 +81,9 @@ def values_of_every_type(victim: Victim) -> None:
     victim.drain(FORWARDED)
 
 
-@attack(answer="forwards the valid messages, and dead-letters the others", says="connection closed")
+@attack(answer="forwards the valid messages, and dead-letters the others", log="connection closed")
 def values_in_front_of_others(victim: Victim) -> None:
-    """Annotations that cannot be decoded, in a queue that forwards to one that detects duplicates by partition."""
+    """Undecodable annotations, in a queue that forwards to one that detects duplicates by partition."""
     victim.drain(FORWARDED)
     names = ("x-opt-via-partition-key", "x-other")
     odd = [_annotation(name)(value) for name in names for value in VALUES.values()]
@@ -94,12 +94,12 @@ def values_in_front_of_others(victim: Victim) -> None:
     victim.drain(FORWARDED)
     with victim.sending(FORWARDING) as line:
         line.send(transfer(0, message(b"behind them")))
-        require(isinstance(outcomes(line, 1)[0], Accepted), "the message behind them was not taken")
+        require(isinstance(outcomes(line, 1)[0], Accepted), "the message after them was not accepted")
         line.send(CLOSE)
         line.answer()
     with victim.begun() as line:
         attach = receiver(FORWARDED)
-        attach.snd_settle_mode = 1  # it is gone when it is sent
+        attach.snd_settle_mode = 1  # receive-and-delete
         line.send(frame(attach), credit(10_000))
         while b"behind them" not in line.payload:
             line.expect(Transfer)
@@ -107,9 +107,9 @@ def values_in_front_of_others(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="stores one of the two; a commit that comes second may have to be retried", says="connection closed")
+@attack(answer="stores one of the two; the commit may fail and must then be repeated", log="connection closed")
 def an_id_that_comes_twice_at_once(victim: Victim) -> None:
-    """The same message id in a transaction and in a plain send, sent together with the commit, 50 times."""
+    """One message id in a transaction and in a plain send, sent together with the commit, 50 times."""
     victim.drain(FORWARDED)
     transacting = Transacting(victim.sending(FORWARDED))
     line = transacting.line
@@ -132,4 +132,4 @@ def an_id_that_comes_twice_at_once(victim: Victim) -> None:
     line.send(CLOSE)
     line.answer()
     found = victim.drain(FORWARDED)
-    require(found == 50, f"of 50 messages that came twice {found} are there")
+    require(found == 50, f"of 50 messages that were sent twice {found} are stored")

@@ -1,4 +1,4 @@
-"""XML: descriptions of entities that are made to be read for ever."""
+"""XML: malicious descriptions of entities."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _are_refused(victim: Victim, documents: Iterable[bytes], *, statuses: tuple[
     require(victim.ask(victim.request("GET", PATH))[0] == 404, "a queue was made of such a document")
 
 
-@attack(answer="refuses document types, and with them entities, with 400", says="request refused.*document type")
+@attack(answer="refuses document types, and so all entities, with 400", log="request refused.*document type")
 def entity_bombs(victim: Victim) -> None:
-    """Billion laughs, quadratic blow-up, entities of parameters, and entities that refer to each other."""
+    """Billion laughs, quadratic blow-up, parameter entities, and entities that refer to each other."""
     laughs = "".join(f'<!ENTITY l{each} "{f"&l{each - 1};" * 10}">' for each in range(1, 12))
     entry = queue_entry("<LockDuration>&l11;</LockDuration>").decode()
     _are_refused(
@@ -38,9 +38,9 @@ def entity_bombs(victim: Victim) -> None:
     )
 
 
-@attack(answer="refuses document types; nothing is read or fetched", says="request refused.*document type")
+@attack(answer="refuses document types; nothing is read or fetched", log="request refused.*document type")
 def external_entities(victim: Victim) -> None:
-    """Entities and document types that refer to files of the broker and addresses of its network."""
+    """Entities and document types that refer to local files and to addresses in the broker's network."""
     entry = queue_entry("<UserMetadata>&x;</UserMetadata>").decode()
     _are_refused(
         victim,
@@ -54,7 +54,8 @@ def external_entities(victim: Victim) -> None:
 
 
 @attack(
-    answer="reads 32 levels, 20,000 elements and 1 MiB, and answers 400 or 413", says="request refused.*(deeper|more)"
+    answer="accepts 32 levels, 20,000 elements and 1 MiB, and answers 400 or 413 to more",
+    log="request refused.*(deeper|more)",
 )
 def deep_and_wide_documents(victim: Victim) -> None:
     """100,000 levels, 150,000 elements, 50,000 attributes, names and texts of a megabyte."""
@@ -77,7 +78,7 @@ def deep_and_wide_documents(victim: Victim) -> None:
     )
 
 
-@attack(answer="answers 400", says="request refused.*400")
+@attack(answer="answers 400", log="request refused.*400")
 def documents_in_strange_encodings(victim: Victim) -> None:
     """Unknown and wrong encodings, UTF-7, UTF-16 without a byte order mark, nulls, and binary data."""
     entry = queue_entry().decode()
@@ -100,9 +101,9 @@ def documents_in_strange_encodings(victim: Victim) -> None:
     )
 
 
-@attack(answer="answers 400 and names the mistake", says="request refused.*400")
+@attack(answer="answers 400 with the reason", log="request refused.*400")
 def descriptions_that_make_no_sense(victim: Victim) -> None:
-    """Descriptions with settings of wrong types, out of range, of other kinds of entities, and repeated."""
+    """Descriptions with settings of wrong types, out of range, of other entities, and two descriptions at once."""
     _are_refused(
         victim,
         [

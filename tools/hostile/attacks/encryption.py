@@ -1,4 +1,4 @@
-"""TLS where it is required: clients that do without it, and certificates that prove nothing."""
+"""TLS where it is required: clients without TLS, and invalid certificates."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tools.hostile.victim import (
 )
 
 STRICT: Final = "strict"
-"""The broker that requires TLS, and certificates of its clients."""
+"""The broker that requires TLS and client certificates."""
 _LARGEST_FRAME: Final = 262_144
 _VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
 @attack(
-    answer="refuses AMQP with `amqp:not-allowed` and HTTP with 426, without any effect",
-    says="This broker requires TLS",
+    answer="refuses AMQP with `amqp:not-allowed` and HTTP with 426",
+    log="This broker requires TLS",
     broker=STRICT,
 )
 def requests_without_tls(victim: Victim) -> None:
-    """All requests of a client with the right key, over AMQP and HTTP, on connections without TLS."""
+    """Every kind of request with the right key, over AMQP and HTTP, on connections without TLS."""
     opened = AMQP_HEADER + frame(Open(container_id="hostile"))
     sends = frame(BEGIN) + frame(sender(QUEUE)) + transfer(0, message())
     plain = SaslInit(mechanism="PLAIN", initial_response=f"\0{ROOT}\0{KEY}".encode())
@@ -50,7 +50,7 @@ def requests_without_tls(victim: Victim) -> None:
     ):
         with victim.dial() as line:
             line.send(login, opened, sends)
-            found = line.closed_for()
+            found = line.close_condition()
             require(found in (Condition.NOT_ALLOWED, None), f"AMQP without TLS was closed with {found}")
     entity = f"/{OTHER}?api-version=2021-05"
     for request in (
@@ -70,13 +70,13 @@ def requests_without_tls(victim: Victim) -> None:
 
 
 @attack(
-    answer="closes the connection with the most data as soon as all of them hold 32 MiB",
-    says="hold too much memory",
+    answer="drops the connection that holds the most when unauthenticated connections hold 32 MiB",
+    log="hold too much memory",
     max_peak=192 * MIB,
     broker=STRICT,
 )
 def unfinished_frames_without_tls(victim: Victim) -> None:
-    """1,000 connections without TLS, each with 250 KB of a frame that never ends."""
+    """1,000 connections without TLS, each with 250 KB of an incomplete frame."""
     begun = AMQP_HEADER + FRAME_HEADER.pack(_LARGEST_FRAME, 2, 0, 0) + bytes(250_000)
     with ExitStack() as open_lines:
         for _ in range(1000):
@@ -89,11 +89,13 @@ def unfinished_frames_without_tls(victim: Victim) -> None:
 
 @attack(
     answer="ends the TLS handshake; a valid certificate alone gives no rights",
-    says="connection not established",
+    log="connection not established",
     broker=STRICT,
 )
 def certificates_of_others(victim: Victim) -> None:
-    """No certificate, an expired one, one of another authority with the same name; then a valid one and no key."""
+    """No certificate, an expired one, and one of another authority with the same name; then a valid one without a
+    key.
+    """
     assert victim.certificate is not None
     with tempfile.TemporaryDirectory(prefix="peeklock-hostile-") as made:
         other = ClientAuthority(Path(made) / "clients").file.with_name(GOOD)
@@ -101,17 +103,17 @@ def certificates_of_others(victim: Victim) -> None:
             for version in _VERSIONS:
                 name = "no certificate" if certificate is None else certificate.name
                 require(
-                    not _is_let_in(victim, certificate, version), f"a client with {name} was let in by {version.name}"
+                    not _is_let_in(victim, certificate, version), f"a client with {name} was accepted by {version.name}"
                 )
     for version in _VERSIONS:
         require(_is_let_in(victim, victim.certificate, version), f"a good certificate is refused by {version.name}")
-    with victim.stranger_begun() as line:
+    with victim.unauthenticated_session() as line:
         line.send(frame(sender(QUEUE)))
         require(line.is_link_refused(), "a certificate gave the right to send")
 
 
 def _is_let_in(victim: Victim, certificate: Path | None, version: ssl.TLSVersion) -> bool:
-    """Whether the broker talks to it. In TLS 1.3 a client hears of a refusal only when it reads."""
+    """Return whether the broker answers. In TLS 1.3 a client sees the refusal of its certificate only when it reads."""
     try:
         line = victim.dial_tls(certificate, version)
     except OSError:

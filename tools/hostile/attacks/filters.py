@@ -1,4 +1,4 @@
-"""SQL filters: expressions that are made to be slow, to be deep, or to grow what they touch."""
+"""SQL filters: expressions that are slow, deeply nested, or make messages grow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.hostile.attacks.transfers import sealed_bombs
 from tools.hostile.victim import CLOSE, SUBSCRIPTION, TOPIC, Requests, Victim, outcomes, transfer
 
 MESSAGES: Final = 50
-"""That every expression meets."""
+"""Messages that each expression is evaluated for."""
 _numbers = count()
 
 
@@ -34,7 +34,7 @@ def _entry(filter_text: str, action: str | None = None) -> bytes:
 
 
 def _rule(victim: Victim, filter_text: str, action: str | None = None) -> tuple[int, str]:
-    """The status of making a rule, and where it is."""
+    """Create a rule; returns the status and the rule's path."""
     path = f"/{TOPIC}/Subscriptions/{SUBSCRIPTION}/Rules/r{next(_numbers)}?api-version=2021-05"
     return victim.ask(victim.request("PUT", path, _entry(filter_text, action), Connection="close"))[0], path
 
@@ -48,7 +48,7 @@ def _refused(victim: Victim, *expressions: str) -> None:
 
 
 def _made_rules(victim: Victim, *rules: tuple[str, str | None]) -> list[str]:
-    """Where they are."""
+    """Create rules; returns their paths."""
     paths = []
     for filter_text, action in rules:
         status, path = _rule(victim, filter_text, action)
@@ -58,13 +58,13 @@ def _made_rules(victim: Victim, *rules: tuple[str, str | None]) -> list[str]:
 
 
 def _meets_messages(victim: Victim, text: str, *rules: tuple[str, str | None]) -> float:
-    """Seconds that messages take which have that text in their properties, through these rules."""
+    """Return the seconds that messages with this text in their properties take with these rules."""
     paths = _made_rules(victim, *rules)
     body = Message(application_properties={"a": text, "b": text[::-1], "n": 1 << 62}, data=[b"x"]).encode()
     with victim.sending(TOPIC) as line:
         before = time.monotonic()
         line.send(*[transfer(number, body) for number in range(MESSAGES)])
-        require(all(isinstance(each, Accepted) for each in outcomes(line, MESSAGES)), "a message was not taken")
+        require(all(isinstance(each, Accepted) for each in outcomes(line, MESSAGES)), "a message was not accepted")
         seconds = time.monotonic() - before
         line.send(CLOSE)
         line.answer()
@@ -73,7 +73,7 @@ def _meets_messages(victim: Victim, text: str, *rules: tuple[str, str | None]) -
 
 
 def _clear(victim: Victim, paths: list[str]) -> None:
-    """Without the rules and the messages."""
+    """Delete the rules and the messages."""
     for path in paths:
         status, _ = victim.ask(victim.request("DELETE", path, Connection="close"))
         require(status == 200, f"the removal of a rule was answered with {status}")
@@ -82,14 +82,14 @@ def _clear(victim: Victim, paths: list[str]) -> None:
 
 
 def _is_bounded(victim: Victim, text: str, *rules: tuple[str, str | None]) -> None:
-    """A filter made to be slow may cost some milliseconds a message, not seconds."""
+    """Check that a slow filter takes milliseconds per message, not seconds."""
     seconds = _meets_messages(victim, text, *rules)
     require(seconds < MESSAGES * 0.2, f"{MESSAGES} messages took {seconds:.1f} s with {rules[0][0][:60]!r}")
 
 
-@attack(answer="reads a text once, or stops after a million steps", says="connection closed")
+@attack(answer="reads a text once, or stops after a million steps", log="connection closed")
 def slow_patterns(victim: Victim) -> None:
-    """LIKE with hundreds of wildcards, against texts of 60,000 characters that almost match."""
+    """LIKE with hundreds of wildcards, on texts of 60,000 characters that almost match."""
     text = "a" * 60_000
     for pattern in (
         "%a" * 400 + "b",
@@ -101,7 +101,7 @@ def slow_patterns(victim: Victim) -> None:
         _is_bounded(victim, text, (f"a LIKE '{pattern}'", None))
 
 
-@attack(answer="400: nested more than 64 levels deep, or longer than 1024 characters", says="request refused.*400")
+@attack(answer="400: nested more than 64 levels deep, or longer than 1024 characters", log="request refused.*400")
 def deep_expressions(victim: Victim) -> None:
     """Hundreds of parentheses, NOTs, signs and functions, and expressions of 100,000 characters."""
     _refused(
@@ -116,9 +116,9 @@ def deep_expressions(victim: Victim) -> None:
     )
 
 
-@attack(answer="400, with the place of the mistake", says="request refused.*400")
-def expressions_that_are_none(victim: Victim) -> None:
-    """Comments, other statements, code, wide characters, numbers out of range, and open quotes."""
+@attack(answer="400, with the position of the mistake", log="request refused.*400")
+def invalid_expressions(victim: Victim) -> None:
+    """Comments, other SQL statements, code, wide characters, huge numbers, and unclosed quotes."""
     _refused(
         victim,
         "'; DROP TABLE messages; --",
@@ -140,9 +140,9 @@ def expressions_that_are_none(victim: Victim) -> None:
     )
 
 
-@attack(answer="accepts them and evaluates each once", says="connection closed")
+@attack(answer="accepts them and evaluates each once", log="connection closed")
 def wide_expressions(victim: Victim) -> None:
-    """As many alternatives, values and sums as 1024 characters hold, and arithmetic that overflows."""
+    """As many alternatives, values and sums as fit into 1024 characters, and arithmetic that overflows."""
     _is_bounded(
         victim,
         "x" * 30_000,
@@ -155,24 +155,24 @@ def wide_expressions(victim: Victim) -> None:
     )
 
 
-@attack(answer="limits the length of texts; the rule fails for that message", says="connection closed")
+@attack(answer="stops at a limit; the rule fails for that message", log="connection closed")
 def growing_actions(victim: Victim) -> None:
-    """Actions that double a text 31 times, for messages with 30,000 characters."""
+    """Actions that double a text of 30,000 characters 31 times."""
     doubling = ";".join(["SET a=a+a"] * 31)
     _is_bounded(victim, "x" * 30_000, ("1=1", doubling), ("2=2", doubling.replace("a=a+a", "b=a+b+a")))
 
 
-@attack(answer="evaluates them all", says="connection closed")
+@attack(answer="evaluates them all", log="connection closed")
 def many_rules(victim: Victim) -> None:
-    """100 rules with a filter each, on one subscription, and messages that match them all."""
+    """100 rules on one subscription, and messages that match them all."""
     rules = [(f"n <> {number}", None) for number in range(100)]
     seconds = _meets_messages(victim, "x", *rules)
     require(seconds < 60, f"{MESSAGES} messages took {seconds:.1f} s")
 
 
-@attack(answer="the rule fails for that message", says="connection closed")
+@attack(answer="treats the rule as failed for that message", log="connection closed")
 def properties_that_are_bombs(victim: Victim) -> None:
-    """Messages with decoding bombs in their properties, and filters and actions that use these."""
+    """Messages whose properties are bombs, for filters and actions that use these properties."""
     paths = _made_rules(victim, ("x = 1 OR a LIKE '%a%'", None), ("sys.MessageId <> 'x'", "SET y=x"))
     bombs = sealed_bombs()
     with victim.sending(TOPIC) as line:
@@ -183,9 +183,9 @@ def properties_that_are_bombs(victim: Victim) -> None:
     _clear(victim, paths)
 
 
-@attack(answer="answers 400", says="connection closed")
+@attack(answer="refuses it with 400", log="connection closed")
 def rules_over_amqp(victim: Victim) -> None:
-    """The same mistakes in `add-rule` of `$management`, and rules of wrong types."""
+    """The same expressions in `add-rule` of `$management`, and rules of wrong types."""
     with victim.begun() as line:
         requests = Requests(line, f"{TOPIC}/Subscriptions/{SUBSCRIPTION}/$management")
         descriptions: list[Any] = [

@@ -1,4 +1,4 @@
-"""Frames and values: what comes after login is not trusted either."""
+"""Frames and values: malformed input after login."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED: Final = 20240501
 ATTACH: Final = 0x12
 
 
-@attack(answer="closes with `amqp:decode-error` or `amqp:not-allowed`", says="amqp:decode-error|amqp:not-allowed")
+@attack(answer="closes with `amqp:decode-error` or `amqp:not-allowed`", log="amqp:decode-error|amqp:not-allowed")
 def unknown_descriptors(victim: Victim) -> None:
     """Performatives and termini with unknown descriptors: numbers, symbols, strings, lists."""
     unknown = [
@@ -34,28 +34,31 @@ def unknown_descriptors(victim: Victim) -> None:
     for body in unknown:
         with victim.begun() as line:
             line.send(encode_frame(0, body))
-            require(line.closed_for() is not None, f"the frame {body[:20].hex()} was taken")
+            require(line.close_condition() is not None, f"the frame {body[:20].hex()} was accepted")
 
 
-@attack(answer="closes, or rejects the message, with `amqp:decode-error`", says="amqp:decode-error")
+@attack(answer="closes, or rejects the message, with `amqp:decode-error`", log="amqp:decode-error")
 def invalid_utf8(victim: Victim) -> None:
-    """Names, addresses, symbols and properties with invalid UTF-8, surrogates and overlong forms."""
+    """Names, addresses, symbols and properties that are not UTF-8: random bytes, surrogates and overlong forms."""
     for text in (b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
         with victim.begun() as line:
             line.send(encode_frame(0, values.described(ATTACH, values.string(text), b"\x43", b"\x41")))
-            require(line.closed_for() == "amqp:decode-error", f"the name {text!r} was taken")
+            require(line.close_condition() == "amqp:decode-error", f"the name {text!r} was accepted")
     with victim.begun() as line:
         line.send(encode_frame(0, values.described(ATTACH, values.symbol("ü".encode()), b"\x43", b"\x41")))
-        require(line.closed_for() is not None, "a symbol that is not ASCII was taken")
+        require(line.close_condition() is not None, "a symbol that is not ASCII was accepted")
     with victim.sending() as line:
         line.send(transfer(0, values.described(0x73, values.string(b"\xff")) + message()))
         answer = line.expect(Disposition)
-        require(isinstance(answer.state, Rejected), "a message whose id is no text was taken")
+        require(isinstance(answer.state, Rejected), "a message whose id is no text was accepted")
 
 
-@attack(answer="reads frames from pieces of any size; discards incomplete frames", says="connection (closed|opened)")
+@attack(
+    answer="handles all frames up to the close, in pieces of any size; discards incomplete ones",
+    log="connection (closed|opened)",
+)
 def cut_frames(victim: Victim) -> None:
-    """Frames byte by byte, several frames at once, and connections that break at every byte of a frame."""
+    """Frames sent byte by byte, several at once, and connections that break at every byte of a frame."""
     whole = frame(BEGIN) + frame(sender()) + transfer(0, message(), settled=True) + CLOSE
     with victim.opened() as line:
         for at in range(len(whole)):
@@ -68,7 +71,7 @@ def cut_frames(victim: Victim) -> None:
 
 
 def _mutants() -> Iterator[bytes]:
-    """Frames that were right once, with bytes turned, put in, taken out and repeated; always the same ones."""
+    """Yield valid frames with changed, inserted, removed and repeated bytes, from a fixed seed."""
     chance = random.Random(SEED)
     originals = [
         frame(BEGIN, channel=1),
@@ -99,14 +102,14 @@ def _mutants() -> Iterator[bytes]:
         yield FRAME_HEADER.pack(8 + len(body), 2, 0, chance.choice([0, 0, 0, 1])) + bytes(body)
 
 
-@attack(answer="ends the link, session or connection of the frame, with the reason", says="amqp:")
+@attack(answer="ends the link, the session or the connection to which a frame belongs, with the reason", log="amqp:")
 def mutated_frames(victim: Victim) -> None:
     """1500 valid frames with some bytes changed, on connections with a session and a link."""
     line = None
     for number, mutant in enumerate(_mutants()):
         if line is None:
             line = victim.sending()
-        # Those that are taken must not keep the next from being looked at.
+        # An accepted message must not prevent the check of the next one.
         if not line.send(mutant) or number % 10 == 9:
             line.send(CLOSE)
             line.answer()
@@ -116,9 +119,9 @@ def mutated_frames(victim: Victim) -> None:
         line.close()
 
 
-@attack(answer="ends the session or closes the connection", says="amqp:(decode-error|invalid-field|not-allowed)")
+@attack(answer="ends the session or closes the connection", log="amqp:(decode-error|invalid-field|not-allowed)")
 def fields_of_wrong_types(victim: Victim) -> None:
-    """Attaches with fields that are missing, null, of wrong types or out of range."""
+    """Attaches whose fields are missing, null, of wrong types, or out of range."""
     name, handle, role = values.string(b"x"), b"\x43", b"\x41"
     for fields in (
         (),
@@ -135,12 +138,12 @@ def fields_of_wrong_types(victim: Victim) -> None:
     ):
         with victim.begun() as line:
             line.send(encode_frame(0, values.described(ATTACH, *fields)))
-            require(line.closed_for() is not None, f"an attach with the fields {fields} was taken")
+            require(line.close_condition() is not None, f"an attach with the fields {fields} was accepted")
 
 
-@attack(answer="refuses the link, with the reason", says="link refused|amqp:")
+@attack(answer="refuses the link, with the reason", log="link refused|amqp:")
 def strange_addresses(victim: Victim) -> None:
-    """Links to addresses with path tricks, control characters and 100,000 characters, and to nodes of other clients."""
+    """Links to addresses with `..`, control characters or 100,000 characters, and to nodes of other clients."""
     with victim.begun() as line:
         for handle, address in enumerate(
             (
@@ -160,7 +163,7 @@ def strange_addresses(victim: Victim) -> None:
             )
         ):
             line.send(frame(receiver(address, handle)))
-            require(line.expect(Attach).source is None, f"the address {address[:60]!r} was taken")
+            require(line.expect(Attach).source is None, f"the address {address[:60]!r} was accepted")
             line.expect(Detach)
         line.send(frame(BEGIN, 1))
         line.expect(Begin)

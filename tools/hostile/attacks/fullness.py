@@ -1,4 +1,4 @@
-"""Full entities and disks: clients with every right who fill what they share with others."""
+"""Full entities and disks: clients with all rights that fill entities and the disk."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from tools.hostile.victim import (
 QUOTA: Final = "amqp:resource-limit-exceeded"
 BUSY: Final = "com.microsoft:server-busy"
 SMALL: Final = "small"
-"""The broker where an entity of 1 MB can be, and whose disk is small."""
+"""The broker with entities of 1 MB and a small disk."""
 LATER: Final = Timestamp(253_370_764_800_000)
 RECOVERY_SECONDS: Final = 60.0
 
 
 def _refusal(state: Any) -> str | None:
-    """The condition with which something was rejected; None when it was not."""
+    """Return the condition of a rejected outcome; None if it is not rejected."""
     return str(state.error.condition) if isinstance(state, Rejected) and state.error is not None else None
 
 
 def _answers(line: Line, count: int) -> list[Any]:
-    """What became of each of the next so many deliveries, in their order."""
+    """Return the outcomes of the next deliveries, in order."""
     found: dict[int, Any] = {}
     while len(found) < count:
         disposition = line.expect(Disposition)
@@ -58,7 +58,7 @@ def _answers(line: Line, count: int) -> list[Any]:
 
 
 def _send(victim: Victim, address: str, *bodies: bytes) -> list[Any]:
-    """What became of each."""
+    """Send messages; returns their outcomes."""
     with victim.sending(address) as line:
         line.send(*[transfer(number, body) for number, body in enumerate(bodies)])
         found = outcomes(line, len(bodies))
@@ -87,7 +87,7 @@ def _taken(line: Line, count: int) -> list[Transfer]:
 
 
 def _size(victim: Victim, entity: str) -> int:
-    """As administration shows it."""
+    """Return the size of an entity from its description."""
     status, document = victim.ask(victim.request("GET", f"/{entity}?api-version=2021-05"))
     require(status == 200, f"the description of '{entity}' was answered with {status}")
     return int(document.partition(b"<SizeInBytes>")[2].partition(b"<")[0])
@@ -102,12 +102,12 @@ def _require_bounded(victim: Victim, entity: str) -> None:
 
 
 @attack(
-    answer="counts 1 KiB more for each; refuses states and messages beyond the queue's size until some are removed",
-    says="connection closed",
+    answer="counts each with 1 KiB more; answers 403 above the queue's size, also to messages, until some are removed",
+    log="connection closed",
     broker=SMALL,
 )
 def session_states_that_fill_a_queue(victim: Victim) -> None:
-    """States of 100 KB, and then of one byte, for more sessions than a queue of 1 MB has room for."""
+    """Session states of 100 KB, and then of one byte, for more sessions than a queue of 1 MB can store."""
     neighbour = Message(properties=Properties(group_id="s"), data=[b"x"]).encode()
     to_session = Message(properties=Properties(group_id="s0"), data=[b"x"]).encode()
     for state, most in ((b"x" * 100_000, 20), (b"x", 1100)):
@@ -119,7 +119,7 @@ def session_states_that_fill_a_queue(victim: Victim) -> None:
                 require(line.expect(Attach).source is not None, "a session that was free was refused")
             answers = _about_sessions(requests, "set-session-state", ids, state)
             kept = [id for id, (status, _) in zip(ids, answers, strict=True) if status == 200]
-            require(0 < len(kept) < most, f"{len(kept)} states of {len(state)} bytes were taken by a queue of 1 MB")
+            require(0 < len(kept) < most, f"{len(kept)} states of {len(state)} bytes were accepted by a queue of 1 MB")
             statuses = {status for status, _ in answers}
             require(statuses == {200, 403}, f"states beyond the size of the queue were answered with {statuses}")
             ((status, _),) = _about_sessions(requests, "set-session-state", ids[:1], state + b"x")
@@ -129,7 +129,7 @@ def session_states_that_fill_a_queue(victim: Victim) -> None:
             _require_sent(victim, SESSIONS, neighbour)
             _require_neighbours_served(victim)
             answers = _about_sessions(requests, "get-session-state", kept)
-            require(all(each == (200, state) for each in answers), "a state that was taken is lost")
+            require(all(each == (200, state) for each in answers), "an accepted state is lost")
             statuses = {status for status, _ in _about_sessions(requests, "set-session-state", kept)}
             require(statuses == {200}, f"to remove states was answered with {statuses}")
             _require_sent(victim, FULL_SESSIONS, to_session)
@@ -145,7 +145,7 @@ def session_states_that_fill_a_queue(victim: Victim) -> None:
 def _about_sessions(
     requests: Requests, operation: str, ids: list[str], state: bytes | None = None
 ) -> list[tuple[int, bytes | None]]:
-    """Status and state that a request about each of these sessions is answered with."""
+    """Send a request for each of these sessions; returns the status and the state of each answer."""
     for id in ids:
         arguments: dict[str, Any] = {"session-id": id}
         if operation == "set-session-state":
@@ -156,7 +156,7 @@ def _about_sessions(
 
 
 def _number_of_request(answer: Message) -> int:
-    """Answers come in the order in which the requests are done: what is refused is answered first."""
+    """Return the number of the request that is answered: refusals are answered before other requests."""
     assert answer.properties is not None
     return int(str(answer.properties.correlation_id))
 
@@ -167,14 +167,14 @@ _WAYS: Final[dict[str, Any]] = {
     "deferred": Modified(undeliverable_here=True, message_annotations=_ADDED),
     "suspended": Rejected(error=Error(condition=Symbol("com.microsoft:dead-letter"), info=_ADDED)),
 }
-"""How a message is given properties by an outcome, by the name that requests have for it."""
+"""Outcomes that can add properties to a message, by their disposition status in requests."""
 _ENDINGS: Final = (Accepted(), Modified(), Modified(undeliverable_here=True), Rejected())
-"""Outcomes that add nothing."""
+"""Outcomes without properties."""
 
 
 @attack(
-    answer="refuses them with `amqp:resource-limit-exceeded` once the queue is full; settling without properties works",
-    says="connection closed",
+    answer="refuses them with `amqp:resource-limit-exceeded` when the queue is full; settling without properties works",
+    log="connection closed",
     broker=SMALL,
 )
 def properties_that_fill_a_queue(victim: Victim) -> None:
@@ -194,8 +194,8 @@ def properties_that_fill_a_queue(victim: Victim) -> None:
 
 
 @attack(
-    answer="refuses more than 16 MiB at once, or more than the queue has room for; settles none of the messages",
-    says="connection closed",
+    answer="refuses more than 16 MiB at once, and more than the queue's size; settles none of the messages",
+    log="connection closed",
     max_peak=192 * MIB,
     broker=SMALL,
 )
@@ -229,8 +229,8 @@ def _thirds(count: int) -> list[range]:
 
 
 @attack(
-    answer="accepts reasons up to a quarter beyond the queue's size; then dead-letters only without reasons",
-    says="connection closed",
+    answer="allows reasons up to a quarter above the queue's size, then refuses them; dead-letters without reasons",
+    log="connection closed",
     broker=SMALL,
 )
 def dead_letter_reasons_that_fill_a_queue(victim: Victim) -> None:
@@ -252,12 +252,12 @@ def dead_letter_reasons_that_fill_a_queue(victim: Victim) -> None:
 
 
 @attack(
-    answer="counts the extended size, and refuses messages when the topic is full",
-    says="connection closed",
+    answer="counts the enlarged messages, and refuses messages when the topic is full",
+    log="connection closed",
     broker=SMALL,
 )
 def rule_actions_that_fill_a_topic(victim: Victim) -> None:
-    """50 messages of 20 KB, each of which a rule's action extends to 180 KB."""
+    """50 messages of 20 KB that the action of a rule enlarges to 180 KB each."""
     given = Message(application_properties={"given": "x" * 20_000}, data=[b"x"]).encode()
     copies = f"{FULL_TOPIC}/Subscriptions/{SUBSCRIPTION}"
     answers = _send(victim, FULL_TOPIC, *[given] * 50)
@@ -274,7 +274,7 @@ def rule_actions_that_fill_a_topic(victim: Victim) -> None:
 
 
 def _require_settled(victim: Victim) -> None:
-    """The full queue's messages can be completed, abandoned, deferred and dead-lettered."""
+    """Check that messages of the full queue can be completed, abandoned, deferred and dead-lettered."""
     with victim.receiving(FULL) as line:
         _taken(line, len(_ENDINGS))
         for number, state in enumerate(_ENDINGS):
@@ -286,7 +286,7 @@ def _require_settled(victim: Victim) -> None:
 
 
 def _require_all_removed(victim: Victim, count: int) -> None:
-    """So many are there: in the queue, among its dead letters and deferred. Then it takes messages again."""
+    """Remove all messages, dead-lettered and deferred ones too; check their number, and that the queue accepts more."""
     found = 0
     deadline = time.monotonic() + RECOVERY_SECONDS
     while found < count and time.monotonic() < deadline:
@@ -298,7 +298,7 @@ def _require_all_removed(victim: Victim, count: int) -> None:
 
 
 def _fetch_deferred(victim: Victim) -> int:
-    """Take what is deferred and all else that a look at the queue shows; how many were deferred."""
+    """Receive all deferred messages found by peeking; returns their number."""
     with victim.begun() as line:
         requests = Requests(line, f"{FULL}/$management")
         requests.post(
@@ -325,26 +325,26 @@ def _fetch_deferred(victim: Victim) -> int:
 
 
 @attack(
-    answer="refuses sends with `com.microsoft:server-busy` below the watermark; receiving, settling and `/health` work",
-    says="connection closed",
+    answer="refuses sends with `com.microsoft:server-busy` below the watermark; receiving and settling work",
+    log="connection closed",
     max_peak=448 * MIB,
     broker=SMALL,
 )
 def messages_that_fill_the_disk(victim: Victim) -> None:
-    """Messages of 250 KB until they are refused, at a broker whose disk has some hundred MB; then they are received."""
+    """Messages of 250 KB until they are refused, on a disk of some hundred MB; then they are received."""
     modest = b"modest"
     _require_sent(victim, OTHER, *[message(modest)] * 4)
     accepted = _fill_disk(victim)
     _require_sends_refused(victim)
     status, health = victim.ask(victim.request("GET", "/health"))
     found = status, json.loads(health)["status"]
-    require(found == (200, "degraded"), f"on a disk that is nearly full, health says {found}")
+    require(found == (200, "degraded"), f"on a disk that is nearly full, health is {found}")
     disk = _disk(victim)
     require(disk["refuses_sends"] == 1, "the metrics say that sends are accepted")
     require(disk["free_bytes"] > disk["free_low_bytes"] // 2, f"{disk['free_bytes'] >> 20} MiB are left of the disk")
     with victim.receiving(OTHER) as line:
         _taken(line, len(_ENDINGS))
-        require(line.payload.endswith(modest), "a client of another queue was given something else")
+        require(line.payload.endswith(modest), "a client of another queue received something else")
         for number, state in enumerate(_ENDINGS):
             line.send(frame(Disposition(role=True, first=number, settled=False, state=state)))
         answers = _answers(line, len(_ENDINGS))
@@ -357,11 +357,11 @@ def messages_that_fill_the_disk(victim: Victim) -> None:
         require(time.monotonic() < deadline, f"sends are refused though all is received; {free} MiB are free")
         time.sleep(0.5)
     status, health = victim.ask(victim.request("GET", "/health"))
-    require(json.loads(health)["status"] == "healthy", f"when the disk has room again, health says {health!r}")
+    require(json.loads(health)["status"] == "healthy", f"when the disk has space again, health is {health!r}")
 
 
 def _fill_disk(victim: Victim) -> int:
-    """Send until a message is refused; how many were accepted."""
+    """Send until a message is refused; returns how many were accepted."""
     accepted = 0
     body = message(b"x" * LARGE)
     with victim.sending() as line:
@@ -380,7 +380,7 @@ def _fill_disk(victim: Victim) -> int:
 
 
 def _require_sends_refused(victim: Victim) -> None:
-    """Of every kind, to another queue, from another connection."""
+    """Check that every kind of send is refused, also to another queue from another connection."""
     found = _refusal(_send(victim, OTHER, message())[0])
     require(found == BUSY, f"a message to another queue was answered with {found}")
     status, _ = victim.ask(victim.request("POST", f"/{OTHER}/messages", b"x"))
@@ -393,12 +393,12 @@ def _require_sends_refused(victim: Victim) -> None:
         )
         require(status == 503, f"a message for later was answered with {status}")
     transacting = Transacting(victim.sending(OTHER))
-    require(not transacting.send(transacting.declare(), message()), "a message in a transaction was taken")
+    require(not transacting.send(transacting.declare(), message()), "a message in a transaction was accepted")
     transacting.line.close()
 
 
 def _disk(victim: Victim) -> dict[str, int]:
-    """What the metrics say about the disk."""
+    """Return the metrics of the disk."""
     status, text = victim.ask(victim.request("GET", "/metrics"))
     require(status == 200, f"metrics were answered with {status}")
     lines = [line.split() for line in text.decode().splitlines() if line.startswith("peeklock_disk_")]

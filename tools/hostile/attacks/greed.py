@@ -1,4 +1,4 @@
-"""Greed: clients with every right who take, and give nothing back."""
+"""Greed: clients with all rights that use resources without releasing them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tools.hostile.victim import (
 )
 
 SECONDS: Final = 2.0
-"""For what goes on until it is stopped."""
+"""Duration of attacks that have no other end."""
 
 
 def _filled(victim: Victim, count: int, size: int) -> None:
-    """The queue has that many messages, and no others."""
+    """Empty the queue and send so many messages to it."""
     victim.drain()
     with victim.sending() as line:
         body = message(b"x" * size)
@@ -43,11 +43,9 @@ def _filled(victim: Victim, count: int, size: int) -> None:
         line.answer()
 
 
-@attack(
-    answer="writes until the operating system's buffer is full; the messages stay in the queue", says="link attached"
-)
+@attack(answer="writes until the socket's buffer is full; the messages stay in the queue", log="link attached")
 def a_receiver_that_never_reads(victim: Victim) -> None:
-    """Receivers with credit for 2^32 - 1 messages, on a queue of 60 MB, that do not read from their socket."""
+    """Receivers with credit of 2^32 - 1 on a queue of 60 MB, which do not read from their sockets."""
     _filled(victim, 1000, 60_000)
     lines = []
     for _ in range(20):
@@ -62,7 +60,7 @@ def a_receiver_that_never_reads(victim: Victim) -> None:
 
 
 def _drained_patiently(victim: Victim, count: int) -> int:
-    """What receivers that are gone held comes back a moment later."""
+    """Drain the queue until all messages were received: locks of closed receivers are released a moment later."""
     found = 0
     deadline = time.monotonic() + 60
     while found < count and time.monotonic() < deadline:
@@ -71,9 +69,9 @@ def _drained_patiently(victim: Victim, count: int) -> int:
     return found
 
 
-@attack(answer="delivers the messages to others when the locks expire; none is lost", says="link attached")
+@attack(answer="delivers them to other receivers when their locks expire; none is lost", log="link attached")
 def a_receiver_that_never_settles(victim: Victim) -> None:
-    """A receiver that gets 5000 messages, settles none of them, and breaks the connection."""
+    """A receiver that receives 5000 messages, settles none of them, and then closes its socket."""
     _filled(victim, 5000, 100)
     line = victim.receiving()
     line.send(credit(5000, window=100_000))
@@ -84,16 +82,16 @@ def a_receiver_that_never_settles(victim: Victim) -> None:
     require(found == 5000, f"of 5000 messages {found} are left")
 
 
-@attack(answer="reads as fast as the disk writes; stores only messages that were sent", says="connection opened")
+@attack(answer="reads as fast as the disk writes; every stored message was sent", log="connection opened")
 def a_sender_that_never_stops(victim: Victim) -> None:
-    """Messages of 10 KB at full speed for two seconds, without reading outcomes."""
+    """Messages of 10 KB as fast as the socket accepts them, for two seconds, without reading any outcome."""
     victim.drain()
     line = victim.sending()
     piece = b"".join(transfer(number, message(b"x" * 10_000)) for number in range(100))
     deadline = time.monotonic() + SECONDS
     sent = at = 0
     while time.monotonic() < deadline:
-        taken = line.send_some(piece[at:])
+        taken = line.send_available(piece[at:])
         sent += taken
         at = (at + taken) % len(piece)
         if not taken:
@@ -105,9 +103,7 @@ def a_sender_that_never_stops(victim: Victim) -> None:
     require(found <= messages, f"{found} messages arrived, of {messages} that were sent")
 
 
-@attack(
-    answer="keeps 1000 answers or 32 MiB for a link without credit, then rejects requests", says="connection closed"
-)
+@attack(answer="keeps 1000 answers or 32 MiB for a link without credit, then rejects requests", log="connection closed")
 def a_client_that_never_takes_answers(victim: Victim) -> None:
     """2000 peeks with answers of 4 MiB each, on a link that grants no credit for them."""
     _filled(victim, 200, 60_000)
@@ -124,11 +120,11 @@ def a_client_that_never_takes_answers(victim: Victim) -> None:
 
 
 @attack(
-    answer="does not read requests while 1 MiB of answers is unread; keeps at most 32 MiB of answers",
-    says="link attached",
+    answer="stops reading requests while 1 MiB of answers is unread, and holds at most 32 MiB of answers",
+    log="link attached",
 )
 def a_client_that_never_reads_answers(victim: Victim) -> None:
-    """100 peeks with credit for every answer, on each of three connections whose client does not read."""
+    """100 peeks with credit for every answer, on each of three connections that are not read."""
     _filled(victim, 200, 60_000)
     lines = [victim.begun(receive_buffer=4096) for _ in range(3)]
     for line in lines:
@@ -143,7 +139,7 @@ def a_client_that_never_reads_answers(victim: Victim) -> None:
     victim.drain()
 
 
-@attack(answer="answers them one after the other", says="connection closed")
+@attack(answer="answers them one after the other", log="connection closed")
 def request_storm(victim: Victim) -> None:
     """10,000 requests to `$management`, 100 at a time."""
     with victim.begun() as line:
@@ -159,9 +155,9 @@ def request_storm(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="gives it the sessions, one for each link", says="link|connection closed")
-def a_taker_of_sessions(victim: Victim) -> None:
-    """2000 sessions with a message each, all accepted at once, then broken connections."""
+@attack(answer="accepts the sessions, one for each link", log="link|connection closed")
+def a_receiver_of_all_sessions(victim: Victim) -> None:
+    """2000 sessions with a message each, all accepted at once and never released, until the socket is closed."""
     with victim.sending(SESSIONS) as line:
         bodies = [Message(properties=Properties(group_id=f"s{each}"), data=[b"x"]).encode() for each in range(2000)]
         line.send(*[transfer(number, body) for number, body in enumerate(bodies)])
@@ -175,8 +171,8 @@ def a_taker_of_sessions(victim: Victim) -> None:
     line.reset()
 
 
-@attack(answer="stores them until they are cancelled", says="connection closed")
-def a_planner_without_end(victim: Victim) -> None:
+@attack(answer="keeps them until they are cancelled", log="connection closed")
+def messages_scheduled_far_ahead(victim: Victim) -> None:
     """20,000 messages scheduled for the year 9999, and cancelled."""
     scheduled = Message(
         message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(253_370_764_800_000)}, data=[b"x" * 100]
@@ -202,10 +198,10 @@ def a_planner_without_end(victim: Victim) -> None:
 
 
 @attack(
-    answer="does so, and reuses the ids of deleted entities, so that creating entities remains possible",
-    says="connection closed",
+    answer="reuses the ids of deleted entities, so that other clients can always create entities",
+    log="connection closed",
 )
-def a_manager_that_creates_and_deletes(victim: Victim) -> None:
+def entities_created_and_deleted(victim: Victim) -> None:
     """200 subscriptions of a topic, each created, filled and deleted; then a queue is created and used."""
     stays = f"{TOPIC}/Subscriptions/{SUBSCRIPTION}"
     victim.drain(stays)
@@ -228,7 +224,7 @@ def a_manager_that_creates_and_deletes(victim: Victim) -> None:
     require(found == 1000, f"the subscription that stayed has {found} messages, of 1000")
     queue = "/after-the-passing?api-version=2021-05"
     require(
-        victim.ask(victim.request("PUT", queue, _description("Queue")))[0] == 201, "nobody can create entities any more"
+        victim.ask(victim.request("PUT", queue, _description("Queue")))[0] == 201, "entities cannot be created any more"
     )
     with victim.sending("after-the-passing") as line:
         line.send(transfer(0, body))

@@ -1,4 +1,4 @@
-"""JMS: temporary entities, messages that name their destination, client ids that nobody proves."""
+"""JMS: temporary entities, anonymous links, and client ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOT_ALLOWED: Final = "amqp:not-allowed"
 
 
 def _as(victim: Victim, name: str, key: str, **fields: object) -> Line:
-    """A connection that logged in with that rule, and a session on channel 0."""
+    """Return a connection that is logged in with this rule, with a session on channel 0."""
     line = victim.dial()
     response = f"\0{name}\0{key}".encode()
     line.send(SASL_HEADER, frame(SaslInit(mechanism="PLAIN", initial_response=response), kind=SASL_FRAME))
@@ -66,7 +66,7 @@ def _dynamic(handle: int) -> bytes:
 
 
 def _granted(line: Line, count: int) -> int:
-    """How many of that many attaches are answered with a target or a source."""
+    """Return how many of the attaches are answered with a target or a source."""
     granted = answered = 0
     for performative in line.frames():
         if isinstance(performative, Attach):
@@ -78,7 +78,7 @@ def _granted(line: Line, count: int) -> int:
 
 
 def _own_queue(line: Line, handle: int = 0) -> str:
-    """The name of a temporary queue of the connection."""
+    """Create a temporary queue; returns its name."""
     line.send(_dynamic(handle))
     target = line.expect(Attach).target
     require(isinstance(target, Target) and target.address, "no temporary queue was made")
@@ -93,25 +93,25 @@ def _addressed(to: str | None) -> bytes:
 
 
 @attack(
-    answer="creates 200 for a connection and 1000 for a rule, refuses the others, and deletes all with the connections",
-    says="temporary entities; no more are allowed",
+    answer="creates 200 for a connection and 1000 for a rule, refuses more, and deletes all with the connections",
+    log="temporary entities; no more are allowed",
 )
 def temporary_queues_without_end(victim: Victim) -> None:
-    """300 temporary queues on each of eight connections, which then break."""
+    """300 temporary queues on each of eight connections, which are then reset."""
     lines = [victim.begun() for _ in range(8)]
     granted = []
     for line in lines:
         line.send(b"".join(_dynamic(handle) for handle in range(300)))
         granted.append(_granted(line, 300))
-    require(max(granted) == MAX_TEMPORARY_OF_CONNECTION, f"one connection was given {max(granted)} temporary queues")
-    require(sum(granted) == MAX_TEMPORARY_OF_RULE, f"one rule was given {sum(granted)} temporary queues")
+    require(max(granted) == MAX_TEMPORARY_OF_CONNECTION, f"one connection got {max(granted)} temporary queues")
+    require(sum(granted) == MAX_TEMPORARY_OF_RULE, f"one rule got {sum(granted)} temporary queues")
     for line in lines:
         line.reset()
     _freed(victim)
 
 
 def _freed(victim: Victim) -> None:
-    """What a connection had is deleted a moment after it is gone, so that others can have some."""
+    """Wait until the temporary entities of a closed connection are deleted, so that others can be created."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with victim.begun() as line:
@@ -125,28 +125,26 @@ def _freed(victim: Victim) -> None:
 
 
 @attack(
-    answer="creates a subscription for 200 of them, refuses the others, and deletes all with the connection",
-    says="temporary entities; no more are allowed",
+    answer="creates 200 subscriptions, refuses more, and deletes all with the connection",
+    log="temporary entities; no more are allowed",
 )
 def consumers_of_a_topic_without_end(victim: Victim) -> None:
-    """300 links to a topic itself, each with its own subscription, and messages to all of them."""
+    """300 consumers of a topic, each with its own subscription, and messages to all of them."""
     with victim.begun() as line:
         source = Source(address=TOPIC, capabilities=["topic"])
         attaches = [Attach(name=f"c{each}", handle=each, role=True, source=source) for each in range(300)]
         line.send(b"".join(map(frame, attaches)))
         granted = _granted(line, 300)
-        require(granted == MAX_TEMPORARY_OF_CONNECTION, f"one connection was given {granted} subscriptions")
+        require(granted == MAX_TEMPORARY_OF_CONNECTION, f"one connection got {granted} subscriptions")
     with victim.sending(TOPIC) as line:
         line.send(*[transfer(number, message(b"x" * 1000)) for number in range(50)])
         require(all(isinstance(each, Accepted) for each in outcomes(line, 50)), "the topic takes no messages")
     _freed(victim)
 
 
-@attack(
-    answer="refuses them with `amqp:not-allowed`: only the queue's own connection receives from it", says="link refused"
-)
+@attack(answer="refuses with `amqp:not-allowed`; only its own connection receives from it", log="link refused")
 def temporary_queues_of_another(victim: Victim) -> None:
-    """Links with every right to another connection's temporary queue, in several spellings."""
+    """Links with every right to the temporary queue of another connection, in several spellings."""
     with victim.begun() as owner, victim.begun() as line:
         name = _own_queue(owner)
         spellings = (name, name.upper(), f"/{name}/", f"amqps://x/{name}", name.replace("-", "%2D"))
@@ -162,9 +160,9 @@ def temporary_queues_of_another(victim: Victim) -> None:
         line.expect(Flow)
 
 
-@attack(answer="rejects each message to an entity without the right, and accepts the others", says="link attached")
+@attack(answer="rejects each message without a right to its entity, and accepts the others", log="link attached")
 def relaying_without_rights(victim: Victim) -> None:
-    """Messages on a link without a target, to other clients' entities, to no entity, and to invalid addresses."""
+    """Messages on an anonymous link, to entities without a right, to missing entities, and to invalid addresses."""
     victim.drain(OTHER)
     destinations = [QUEUE, KEPT, TOPIC, "nowhere", "$cbs", f"{OTHER}/$management", f"{OTHER}/../{KEPT}", "", None]
     with _as(victim, OTHERS, OTHERS) as line:
@@ -185,20 +183,20 @@ def relaying_without_rights(victim: Victim) -> None:
     require(found == len(destinations), f"of {len(destinations)} messages {found} arrived")
 
 
-@attack(answer="refuses the links", says=UNAUTHORIZED)
+@attack(answer="refuses the links", log=UNAUTHORIZED)
 def a_relay_for_listeners(victim: Victim) -> None:
-    """Links without a target on connections without the right Send."""
-    with _as(victim, LISTENER, LISTENER) as line, victim.stranger_begun() as stranger:
-        for each in (line, stranger):
+    """Anonymous links on connections without the right to send to any entity."""
+    with _as(victim, LISTENER, LISTENER) as line, victim.unauthenticated_session() as unauthenticated:
+        for each in (line, unauthenticated):
             attach = sender()
             attach.target = None
             each.send(frame(attach))
             each.expect_refusal(UNAUTHORIZED)
 
 
-@attack(answer="separates client ids by key", says="connection opened")
+@attack(answer="keeps client ids of different keys apart", log="connection opened")
 def client_ids_of_others(victim: Victim) -> None:
-    """Connections with other keys, and without a key, that use a client's id and its durable subscription."""
+    """Connections with other keys, or none, that use another client's id and its durable subscription."""
     with _as(victim, ROOT, KEY, container_id="precious", desired_capabilities=[SOLE]) as owner:
         capabilities = ["topic"]
         source = Source(address=TOPIC, durable=2, expiry_policy="never", capabilities=capabilities)
@@ -210,9 +208,9 @@ def client_ids_of_others(victim: Victim) -> None:
             with _as(victim, name, name, container_id="precious", desired_capabilities=[SOLE]) as line:
                 line.send(frame(Attach(name="mine", handle=0, role=True)))
                 line.expect_refusal("amqp:not-found" if name == OTHERS else UNAUTHORIZED)
-        victim.stranger(container_id="precious", desired_capabilities=[SOLE]).close()
+        victim.unauthenticated(container_id="precious", desired_capabilities=[SOLE]).close()
         with victim.opened(container_id="precious", desired_capabilities=[SOLE]) as second:
-            condition = second.closed_for()
+            condition = second.close_condition()
             require(condition == "amqp:invalid-field", f"a second connection of the client got {condition}")
         owner.send(frame(Attach(name="mine", handle=1, role=True)))
         require(owner.expect(Attach).source is not None, "the subscription of the owner is gone")

@@ -1,4 +1,4 @@
-"""Channels and handles: sessions and links where there can be none."""
+"""Channels and handles: invalid and too many sessions and links."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tools.hostile.victim import (
 )
 
 CHANNELS, HANDLES = 5000, 4096
-"""That the broker allows."""
+"""The broker's limit."""
 
 
 def _ended_for(line: Line) -> str | None:
-    """The condition with which the broker ends the session."""
+    """Return the condition with which the broker ends the session."""
     error = line.expect(End).error
     return None if error is None else str(error.condition)
 
 
-@attack(answer="closes with `amqp:not-allowed`", says="amqp:not-allowed")
+@attack(answer="closes with `amqp:not-allowed`", log="amqp:not-allowed")
 def channels_without_a_session(victim: Victim) -> None:
-    """Frames on channels without a session or above the limit, second begins, and answers to no begin."""
+    """Frames on channels that were never begun, above the limit, begun twice, or begun as an answer to nothing."""
     for said in (
         frame(sender(), 7),
         frame(sender(), 65535),
@@ -45,13 +45,13 @@ def channels_without_a_session(victim: Victim) -> None:
     ):
         with victim.opened() as line:
             line.send(said)
-            condition = line.closed_for()
+            condition = line.close_condition()
             require(condition == "amqp:not-allowed", f"the channel was answered with {condition}")
 
 
-@attack(answer="ignores late frames, and accepts a new session on the channel", says="connection closed")
+@attack(answer="ignores late frames, and accepts a new session on the channel", log="connection closed")
 def frames_after_the_end(victim: Victim) -> None:
-    """Links, transfers and detaches on a channel whose session has ended, and a new session on the channel."""
+    """Links, transfers and detaches on a channel whose session has ended, and the channel used again."""
     with victim.sending() as line:
         line.send(frame(End()))
         line.expect(End)
@@ -66,10 +66,10 @@ def frames_after_the_end(victim: Victim) -> None:
 
 @attack(
     answer="ends the session with `handle-in-use`, `unattached-handle`, `resource-limit-exceeded` or `not-allowed`",
-    says="session ended.*(handle-in-use|unattached-handle|resource-limit-exceeded)",
+    log="session ended.*(handle-in-use|unattached-handle|resource-limit-exceeded)",
 )
 def handles_out_of_order(victim: Victim) -> None:
-    """Handles above the limit, attached twice, never attached, and transfers on a link that only receives."""
+    """Handles above the limit, attached twice or never attached, and transfers on a receiving link."""
     for said, condition in (
         (frame(sender(handle=0)) * 2, "amqp:session:handle-in-use"),
         (frame(sender(handle=HANDLES)), "amqp:resource-limit-exceeded"),
@@ -86,9 +86,9 @@ def handles_out_of_order(victim: Victim) -> None:
             require(given == condition, f"the session was ended with {given}, not with {condition}")
 
 
-@attack(answer="allows 4096 links in a session and ends it with `resource-limit-exceeded`", says="session ended")
+@attack(answer="allows 4096 links in a session and ends it with `resource-limit-exceeded`", log="session ended")
 def link_flood(victim: Victim) -> None:
-    """As many links as a session has handles, all to one queue, and one more."""
+    """As many links as a session has handles, all to one queue, and another one."""
     with victim.begun() as line:
         for handle in range(HANDLES):
             line.send(frame(sender(handle=handle)))
@@ -99,9 +99,9 @@ def link_flood(victim: Victim) -> None:
         require(_ended_for(line) == "amqp:resource-limit-exceeded", "there is no end of links")
 
 
-@attack(answer="allows 5000 links on a connection and refuses further ones", says="link refused.*no more are allowed")
+@attack(answer="allows 5000 links on a connection and refuses further ones", log="link refused.*no more are allowed")
 def links_in_many_sessions(victim: Victim) -> None:
-    """Links in one session after the other, beyond what a connection may have."""
+    """Links in several sessions, more than a connection may have."""
     with victim.opened() as line:
         refused = 0
         for channel in range(2):
@@ -113,9 +113,9 @@ def links_in_many_sessions(victim: Victim) -> None:
         require(refused == 2 * 2560 - 5000, f"{refused} links were refused")
 
 
-@attack(answer="allows 5000 sessions on a connection; one more is `amqp:not-allowed`", says="amqp:not-allowed")
+@attack(answer="allows 5000 sessions on a connection; one more is `amqp:not-allowed`", log="amqp:not-allowed")
 def session_flood(victim: Victim) -> None:
-    """A session on every channel, and one beyond the last channel."""
+    """A session on every channel, and one on a channel above the limit."""
     with victim.opened() as line:
         for channel in range(CHANNELS):
             line.send(frame(BEGIN, channel))
@@ -123,12 +123,12 @@ def session_flood(victim: Victim) -> None:
                 for _ in range(100):
                     line.expect(Begin)
         line.send(frame(BEGIN, CHANNELS))
-        require(line.closed_for() == "amqp:not-allowed", "there is no end of sessions")
+        require(line.close_condition() == "amqp:not-allowed", "there is no end of sessions")
 
 
-@attack(answer="accepts and ends them", says="connection closed")
+@attack(answer="begins and ends them, one after the other", log="connection closed")
 def sessions_that_come_and_go(victim: Victim) -> None:
-    """3,000 sessions, one after the other, each ended as soon as it has a link."""
+    """3,000 sessions, each begun, used for one attach, and ended at once."""
     with victim.opened() as line:
         for _ in range(30):
             line.send(*[frame(BEGIN) + frame(sender()) + frame(End()) for _ in range(100)])
@@ -138,7 +138,7 @@ def sessions_that_come_and_go(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="refuses to resume links, with `amqp:not-implemented`", says="link|connection closed")
+@attack(answer="refuses to resume links, with `amqp:not-implemented`", log="link|connection closed")
 def links_to_resume(victim: Victim) -> None:
     """Attaches with 10,000 unsettled deliveries of a link that never existed."""
     with victim.begun() as line:
@@ -151,9 +151,9 @@ def links_to_resume(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="refuses each link with the reason", says="link refused|amqp:decode-error")
+@attack(answer="refuses each link with the reason", log="link refused|amqp:decode-error")
 def filters_that_make_no_sense(victim: Victim) -> None:
-    """Session filters of every wrong type, 10,000 filters at once, and session filters on queues without sessions."""
+    """Session filters of every wrong type, 10,000 filters at once, and session filters at queues without sessions."""
     with victim.begun() as line:
         for handle, (address, chosen) in enumerate(
             (
@@ -167,15 +167,15 @@ def filters_that_make_no_sense(victim: Victim) -> None:
             )
         ):
             line.send(frame(receiver(address, handle, filter=chosen)))
-            require(line.is_link_refused(), f"the filter {str(chosen)[:60]} on '{address}' was taken")
+            require(line.is_link_refused(), f"the filter {str(chosen)[:60]} on '{address}' was accepted")
 
 
-@attack(answer="ends the session: a disposition with a reversed range is `amqp:invalid-field`", says="session ended")
+@attack(answer="ends the session: a disposition that goes backwards is `amqp:invalid-field`", log="session ended")
 def disposition_ranges(victim: Victim) -> None:
-    """Dispositions of 2^31 deliveries that do not exist, in both roles, and a range of 2^32 from 1 to 0."""
+    """Dispositions of 2^31 deliveries that never existed, in both roles, and of 2^32 from 1 to 0."""
     for role in (True, False):
         with victim.sending() as line:
-            # Work is bounded by the deliveries that there are, so these cost nothing.
+            # The work is bounded by the number of existing deliveries, so these are cheap.
             line.send(*[frame(Disposition(role=role, first=0, last=0x7FFFFFFF, settled=True))] * 500)
             line.send(frame(Disposition(role=role, first=1, last=0, settled=True)))
-            require(_ended_for(line) == "amqp:invalid-field", "a disposition of 2^32 deliveries was taken")
+            require(_ended_for(line) == "amqp:invalid-field", "a disposition of 2^32 deliveries was accepted")

@@ -1,4 +1,4 @@
-"""Memory: clients with every right, or none, who make the broker hold as much as it lets them."""
+"""Memory: clients that make the broker hold as much as it allows."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tools.hostile.victim import (
 )
 
 LARGE: Final = 250_000
-"""About the largest message that the standard tier takes."""
+"""Bytes; about the largest message of the standard tier."""
 QUIET_SECONDS: Final = 1.0
 DEAD_LETTERS: Final = f"{QUEUE}/$deadletterqueue"
 
 
 def _send(victim: Victim, count: int, body: bytes, address: str = QUEUE) -> None:
-    """A few at a time: outcomes are read meanwhile."""
+    """Send messages, some at a time, and read their outcomes."""
     with victim.sending(address) as line:
         for first in range(0, count, 20):
             many = range(first, min(count, first + 20))
@@ -53,12 +53,12 @@ def _send(victim: Victim, count: int, body: bytes, address: str = QUEUE) -> None
         line.answer()
 
 
-def _take(line: Line, most: int) -> list[int]:
-    """Receive until nothing comes for a while; the ids of the deliveries. Nothing is settled."""
+def _receive(line: Line, most: int) -> list[int]:
+    """Receive without settling until nothing arrives for a while; returns the ids of the deliveries."""
     line.send(credit(most, window=100_000))
     taken: list[int] = []
     while len(taken) < most:
-        line.rest_if_idle(QUIET_SECONDS)
+        line.wait_for_frame(QUIET_SECONDS)
         if not line.has_frame:
             break
         delivery = line.expect(Transfer)
@@ -67,7 +67,7 @@ def _take(line: Line, most: int) -> list[int]:
 
 
 def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
-    """What is locked comes back a moment later; then all of it is there."""
+    """Drain the queue, waiting for locks of closed receivers, and check the number of messages."""
     found = 0
     deadline = time.monotonic() + 60
     while found < count and time.monotonic() < deadline:
@@ -77,12 +77,12 @@ def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
 
 
 @attack(
-    answer="accepts 64 MB from a connection, 96 MB from a rule and 128 MB in total; others can still send",
-    says="connection opened",
+    answer="accepts 64 MB from a connection, 96 MB from a rule and 128 MB in total; other clients can still send",
+    log="connection opened",
     max_peak=320 * MIB,
 )
 def transactions_that_are_never_ended(victim: Victim) -> None:
-    """Eight connections that send large messages in transactions, until they are refused, and discharge none."""
+    """Eight connections that send large messages in transactions until they are refused, without a discharge."""
     victim.drain()
     greedy = [Transacting(victim.sending()) for _ in range(8)]
     body = message(b"x" * LARGE)
@@ -101,39 +101,39 @@ def transactions_that_are_never_ended(victim: Victim) -> None:
     require(modest.send(modest.declare(), message()), "a modest connection may hold nothing in a transaction")
     for each in (*greedy, modest):
         each.line.reset()
-    require(victim.drain() == 100, "something of a transaction that was not discharged is there")
+    require(victim.drain() == 100, "a message of an undischarged transaction is stored")
 
 
 @attack(
-    answer="delivers at most 128 MB to a connection, 192 MB to a rule and 256 MB in total; none is lost",
-    says="link attached",
+    answer="locks 128 MB for a connection, 192 MB for a rule and 256 MB in total; none is lost",
+    log="link attached",
     max_peak=448 * MIB,
 )
 def locks_without_end(victim: Victim) -> None:
-    """Receivers on six connections with credit for 1,200 messages of 250 KB, that settle none of them."""
+    """Receivers on six connections with credit for 1,200 messages of 250 KB, which settle none of them."""
     victim.drain()
     _send(victim, 1200, message(b"x" * LARGE))
     lines = [victim.receiving() for _ in range(6)]
-    taken = [len(_take(line, 1200)) for line in lines]
-    require(max(taken) * LARGE < 160 * MIB, f"one connection was given {max(taken)} messages")
-    require(sum(taken) * LARGE < 420 * MIB, f"all together were given {sum(taken)} messages")
+    taken = [len(_receive(line, 1200)) for line in lines]
+    require(max(taken) * LARGE < 160 * MIB, f"one connection got {max(taken)} messages")
+    require(sum(taken) * LARGE < 420 * MIB, f"all together got {sum(taken)} messages")
     for line in lines:
         line.reset()
     _all_of(victim, 1200)
 
 
 @attack(
-    answer="refuses requests for more than 16 MiB with 403, and reads at most that much",
-    says="connection closed",
+    answer="refuses requests for more than 16 MiB with 403, and reads no more than that",
+    log="connection closed",
     max_peak=256 * MIB,
 )
 def deferred_messages_all_at_once(victim: Victim) -> None:
-    """400 deferred messages of 250 KB, fetched by one request, 50 times at once; then a few at a time."""
+    """400 deferred messages of 250 KB, requested at once, 50 times; then some at a time."""
     victim.drain()
     count = 400
     _send(victim, count, message(b"x" * LARGE))
     with victim.receiving() as line:
-        first = min(_take(line, count))
+        first = min(_receive(line, count))
         line.send(
             frame(
                 Disposition(
@@ -185,11 +185,11 @@ def deferred_messages_all_at_once(victim: Victim) -> None:
 
 @attack(
     answer="reads a few MiB of them at a time; none is lost",
-    says="connection closed",
+    log="connection closed",
     max_peak=192 * MIB,
 )
 def large_messages_that_are_due_and_expire_together(victim: Victim) -> None:
-    """300 messages of 250 KB that become due at the same time, and 300 that expire at the same time."""
+    """300 messages of 250 KB that are enqueued at the same moment, and 300 that expire at the same moment."""
     victim.drain()
     due = Timestamp(int((time.time() + 8) * 1000))
     scheduled = Message(message_annotations={"x-opt-scheduled-enqueue-time": due}, data=[b"x" * LARGE]).encode()
@@ -200,37 +200,37 @@ def large_messages_that_are_due_and_expire_together(victim: Victim) -> None:
 
 
 @attack(
-    answer="closes the connection with the most data as soon as all of them hold 32 MiB",
-    says="hold too much memory, and this one the most",
+    answer="drops the connection that holds the most when unauthenticated connections hold 32 MiB",
+    log="hold too much memory, and this one the most",
     max_peak=96 * MIB,
 )
 def websocket_messages_without_an_end(victim: Victim) -> None:
-    """60 unauthenticated WebSockets with 3.9 MB each of a message of 4 MB."""
+    """60 unauthenticated WebSockets with 3.9 MB each of an incomplete message of 4 MB."""
     lines: list[Line] = []
     for _ in range(60):
         line = victim.dial()
         line.send(UPGRADE)
-        line.rest(0.01)
+        line.wait(0.01)
         line.send(b"\x82\xff" + (4_000_000).to_bytes(8) + bytes(4))
         for _ in range(39):
             if not line.send(bytes(100_000)):
                 break
         lines.append(line)
     for line in lines:
-        line.rest(0.05)
-    dropped = sum(line.hung_up for line in lines)
+        line.wait(0.05)
+    dropped = sum(line.is_closed for line in lines)
     require(dropped >= 50, f"of 60 connections {dropped} were dropped")
     for line in lines:
         line.reset()
 
 
-@attack(answer="deletes the active message", says="connection closed")
+@attack(answer="finds messages that are not locked, and deletes those", log="connection closed")
 def deleting_behind_locks(victim: Victim) -> None:
-    """3,000 locked messages, and 50 requests to delete one active message behind them."""
+    """3,000 locked messages, and 50 requests that each delete one message."""
     victim.drain()
     _send(victim, 3050, message())
     holder = victim.receiving()
-    require(len(_take(holder, 3000)) == 3000, "the messages did not come")
+    require(len(_receive(holder, 3000)) == 3000, "the messages did not come")
     with victim.begun() as line:
         requests = Requests(line, f"{QUEUE}/$management", window=1000)
         for _ in range(50):
@@ -248,19 +248,19 @@ def deleting_behind_locks(victim: Victim) -> None:
 
 
 @attack(
-    answer="keeps at most 128 MiB of active messages in memory, whatever their order",
-    says="link attached",
+    answer="keeps 128 MiB of active messages in memory, in any order of arrival",
+    log="link attached",
     max_peak=320 * MIB,
 )
 def dead_letters_in_reverse(victim: Victim) -> None:
-    """900 messages of 250 KB, dead-lettered from the last to the first, by three receivers one after the other."""
+    """900 messages of 250 KB, dead-lettered in reverse order by three receivers one after the other."""
     victim.drain()
     victim.drain(DEAD_LETTERS)
     _send(victim, 900, message(b"x" * LARGE))
     left = 900
     while left:
         with victim.receiving() as line:
-            for number in reversed(taken := _take(line, min(300, left))):
+            for number in reversed(taken := _receive(line, min(300, left))):
                 line.send(frame(Disposition(role=True, first=number, settled=False, state=Rejected())))
             require(taken, "no message came")
             settled = 0
@@ -273,9 +273,9 @@ def dead_letters_in_reverse(victim: Victim) -> None:
     _all_of(victim, 900, DEAD_LETTERS)
 
 
-@attack(answer="refuses properties that make the message larger than the limit", says="connection closed")
+@attack(answer="refuses properties that make a message larger than the limit", log="connection closed")
 def properties_that_make_a_message_grow(victim: Victim) -> None:
-    """A message of 100 KB that gets another 100 KB of properties each time it is abandoned."""
+    """A message of 100 KB that gets 100 KB of other properties each time that it is abandoned."""
     victim.drain()
     _send(victim, 1, message(b"x" * 100_000))
     with victim.receiving() as line:
@@ -295,11 +295,11 @@ def properties_that_make_a_message_grow(victim: Victim) -> None:
 
 
 @attack(
-    answer="remembers ids up to its limit, then refuses new ones and still detects the old ones",
-    says="connection closed",
+    answer="stores ids up to its limit, then refuses new ones and still detects the stored ones",
+    log="connection closed",
 )
 def message_ids_without_end(victim: Victim) -> None:
-    """More different message ids than a queue with duplicate detection may remember."""
+    """More messages with different ids than a queue with duplicate detection stores."""
     victim.drain(IDS)
 
     def named(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Messages over HTTP: without rights, without end, by the thousand, and with properties that are none."""
+"""Messages over HTTP: requests without rights, endless ones, thousands at once, and malformed properties."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from uuid import uuid4
 
 from tools.hostile.attack import attack, require
-from tools.hostile.lines import PATIENCE, Line
+from tools.hostile.lines import TIMEOUT, Line
 from tools.hostile.victim import LISTENER, MESSAGING, OTHER, OTHERS, SENDER, Victim
 
 HEAD = f"/{MESSAGING}/messages/head?timeout=0"
 WAITING = 500
-"""How many receives may wait with one key."""
+"""The most waiting receives for one key."""
 
 
 def _send(victim: Victim, body: bytes = b"hostile", **headers: str) -> int:
     return victim.ask(victim.request("POST", f"/{MESSAGING}/messages", body, **headers))[0]
 
 
-@attack(answer="answers 401, whether or not the entity exists", says="request refused.*401")
+@attack(answer="answers 401, whether or not the entity exists", log="request refused.*401")
 def messages_without_rights(victim: Victim) -> None:
-    """Every request for messages without a token, with a key without the right, of another entity, or forged."""
+    """Every request for messages without a token, with keys of fewer rights or another entity, and forged ones."""
     place = f"/{MESSAGING}/messages"
     lock = f"{place}/1/{uuid4()}"
     receives = [("POST", HEAD), ("DELETE", HEAD), ("PUT", lock), ("POST", lock), ("DELETE", lock)]
@@ -36,9 +36,9 @@ def messages_without_rights(victim: Victim) -> None:
     require(victim.drain(MESSAGING) == 0, "a message was sent without the right")
 
 
-@attack(answer="answers 403 beyond the entity's limit, compressed or not", says="request refused.*403")
+@attack(answer="answers 403 when the body exceeds the entity's limit, compressed or not", log="request refused.*403")
 def endless_messages(victim: Victim) -> None:
-    """Bodies with a stated length of 10 GiB, of endless chunks, gzip of 1,000 times its size, large batches."""
+    """Bodies with a Content-Length of 10 GiB, endless chunks, gzip that expands 1,000 times, and large batches."""
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     bomb = gzip.compress(b"<" * (64 * 1024 * 1024), 9)
     batch = "application/vnd.microsoft.servicebus.json"
@@ -53,18 +53,21 @@ def endless_messages(victim: Victim) -> None:
                 line.send(head, body)
                 status, _ = line.response()
                 require(status in (0, 400, 403), f"a body that is too large was answered with {status}")
-    require(victim.drain(MESSAGING) == 0, "a body that is too large was taken")
+    require(victim.drain(MESSAGING) == 0, "a body that is too large was accepted")
 
 
-@attack(answer="answers 503 beyond 500 of one key; forgets those of closed connections", says="request refused.*503")
+@attack(
+    answer="answers 503 above 500 for one key; receives of closed connections are cancelled",
+    log="request refused.*503",
+)
 def waiting_receives(victim: Victim) -> None:
-    """Thousands of receives on an empty queue, pipelined on one connection and on 700 connections."""
+    """Thousands of receives from an empty queue, pipelined on one connection and on 700 connections."""
     waiting = victim.request("POST", f"/{MESSAGING}/messages/head?timeout=600")
     lines: list[Line] = []
     try:
         with victim.dial() as line:
             line.send(waiting * 1000)
-            line.rest(0.5)
+            line.wait(0.5)
         for _ in range(WAITING + 200):
             lines.append(victim.dial())
             lines[-1].send(waiting)
@@ -79,12 +82,12 @@ def waiting_receives(victim: Victim) -> None:
             break
     require(status == 204, f"when all have gone, a receive was answered with {status}")
     require(_send(victim) == 201, "when all have gone, nothing can be sent")
-    require(victim.drain(MESSAGING) == 1, "a receive of a client that has gone took a message")
+    require(victim.drain(MESSAGING) == 1, "a receive of a disconnected client took a message")
 
 
-@attack(answer="answers 400 and stores no message of the batch", says="request refused.*400")
+@attack(answer="answers 400 and stores no message of the batch", log="request refused.*400")
 def broken_properties(victim: Victim) -> None:
-    """Properties and batches that are not JSON, nested too deeply, with numbers out of range and of wrong types."""
+    """Properties and batches that are not JSON, deeply nested, with huge numbers, or of wrong types."""
     deep = "[" * 3000
     for text in (
         "{",
@@ -126,12 +129,12 @@ def broken_properties(victim: Victim) -> None:
     ):
         status = _send(victim, batch.encode() or b" ", Content_Type="application/vnd.microsoft.servicebus.json")
         require(status in (400, 403), f"the batch {batch[:40]!r} was answered with {status}")
-    require(victim.drain(MESSAGING) == 0, "a broken message was taken")
+    require(victim.drain(MESSAGING) == 0, "a broken message was accepted")
 
 
-@attack(answer="answers 404; the message stays locked for its receiver", says="request refused.*404")
+@attack(answer="answers 404; the message stays locked for its receiver", log="request refused.*404")
 def guessed_locks(victim: Victim) -> None:
-    """Invented lock tokens, and those of other queues and messages, for a message that is locked."""
+    """Random lock tokens, and those of other queues and other messages, for a locked message."""
     require(_send(victim) == 201, "nothing can be sent")
     status, _ = victim.ask(victim.request("POST", HEAD))
     require(status == 201, f"the message was answered with {status}")
@@ -142,8 +145,8 @@ def guessed_locks(victim: Victim) -> None:
                 require(status == 404, f"a token that was made up was answered with {status}")
         status, _ = victim.ask(victim.request(method, f"/{MESSAGING}/messages/1/token"))
         require(status in (400, 404), f"what is no token was answered with {status}")
-    require(victim.ask(victim.request("POST", HEAD))[0] == 204, "the message was given back")
-    deadline = time.monotonic() + PATIENCE
-    while not victim.drain(MESSAGING):  # it comes back when its lock ends
+    require(victim.ask(victim.request("POST", HEAD))[0] == 204, "the message was returned")
+    deadline = time.monotonic() + TIMEOUT
+    while not victim.drain(MESSAGING):  # until its lock expires
         require(time.monotonic() < deadline, "the message is gone")
         time.sleep(1.0)

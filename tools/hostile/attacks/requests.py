@@ -1,4 +1,4 @@
-"""HTTP: requests that mean two things, that never end, or that look for what is not theirs."""
+"""HTTP: ambiguous requests, endless requests, and requests for other clients' data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _exists(victim: Victim, name: str) -> bool:
     return victim.ask(victim.request("GET", f"/{name}?api-version=2021-05"))[0] == 200
 
 
-@attack(answer="answers 400 and closes the connection; never reads the hidden request", says="request refused.*400")
+@attack(answer="answers 400 and closes the connection; the hidden request is not handled", log="request refused.*400")
 def request_smuggling(victim: Victim) -> None:
-    """Requests with two lengths, a length and chunks, chunks spelt wrongly, odd line ends, with a deletion inside."""
+    """Requests with two lengths, a length and chunks, misspelt chunks or odd line ends, with a hidden DELETE."""
     hidden = victim.request("DELETE", f"/{OTHER}?api-version=2021-05")
     token = victim.token()
     head = f"PUT /{QUEUE}x?api-version=2021-05 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n"
@@ -58,9 +58,9 @@ def request_smuggling(victim: Victim) -> None:
             require(_exists(victim, OTHER), f"the request that was hidden behind {lines!r} was obeyed")
 
 
-@attack(answer="answers 400 and closes the connection", says="request refused.*400")
+@attack(answer="answers 400 and closes the connection", log="request refused.*400")
 def broken_chunks(victim: Victim) -> None:
-    """Chunks with sizes beyond 64 bits, negative, no numbers, without their end, and with endless extensions."""
+    """Chunks whose sizes exceed 64 bits, are negative or no numbers, without an end, and with endless extensions."""
     head = victim.request("PUT", "/chunks?api-version=2021-05", Transfer_Encoding="chunked")
     for body in (
         b"FFFFFFFFFFFFFFFFFF\r\nx\r\n0\r\n\r\n",
@@ -79,7 +79,7 @@ def broken_chunks(victim: Victim) -> None:
     require(not _exists(victim, "chunks"), "a queue was made of broken chunks")
 
 
-@attack(answer="answers 400 to lines above 8 KB and more than 128 headers", says="request refused.*400")
+@attack(answer="answers 400 to lines above 8 KB and more than 128 headers", log="request refused.*400")
 def endless_heads(victim: Victim) -> None:
     """Request lines and headers of a megabyte, 10,000 headers, and a header in 10,000 lines."""
     for head in (
@@ -99,9 +99,9 @@ def endless_heads(victim: Victim) -> None:
             require(status in (0, 400), f"the head {head[:40]!r} was answered with {status}")
 
 
-@attack(answer="answers 413 after more than 1 MiB, compressed or not", says="request refused.*413")
+@attack(answer="answers 413 after 1 MiB, compressed or not", log="request refused.*413")
 def endless_bodies(victim: Victim) -> None:
-    """Bodies of 8 MiB, with a stated length of 10 GiB, of endless chunks, and gzip of 1,000 times its size."""
+    """Bodies of 8 MiB, with a Content-Length of 10 GiB, in endless chunks, and gzip that expands 1,000 times."""
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     bomb = gzip.compress(b"<" * (64 * 1024 * 1024), 9)
     path = "/large?api-version=2021-05"
@@ -118,9 +118,9 @@ def endless_bodies(victim: Victim) -> None:
     require(not _exists(victim, "large"), "a queue was made of a body that is too large")
 
 
-@attack(answer="answers 401 or 404 and touches no file", says="request refused.*(401|404|400)")
+@attack(answer="answers 401 or 404 and opens no file", log="request refused.*(401|404|400)")
 def path_tricks(victim: Victim) -> None:
-    """Paths with `..`, double slashes, encoded slashes and nulls, and misused words of the interface."""
+    """Paths with `..`, double slashes, encoded slashes and nulls, and reserved words in wrong places."""
     for path in (
         "/../../../../etc/passwd",
         "/..%2f..%2f..%2fetc/passwd",
@@ -156,9 +156,9 @@ def path_tricks(victim: Victim) -> None:
         require(b"root:" not in body and b"PRIVATE KEY" not in body, f"{path[:60]} showed a file")
 
 
-@attack(answer="escapes control characters: one request is one line", says="request refused")
+@attack(answer="escapes control characters: one request is one line", log="request refused")
 def forged_log_lines(victim: Victim) -> None:
-    """Paths, names and tokens with line ends, escapes for terminals, and lines that look like the broker's own."""
+    """Paths, names and tokens with line ends, terminal escapes, and text that looks like the broker's log lines."""
     forged = "2026-01-01T00:00:00.000Z INFO  peeklock.server forged peer=127.0.0.2"
     for text in (
         f"%0A{forged.replace(' ', '%20')}",
@@ -170,18 +170,18 @@ def forged_log_lines(victim: Victim) -> None:
         victim.ask(victim.request("GET", "/x", Authorization=f"SharedAccessSignature sr=x&sig=y&se=9&skn={text}"))
 
 
-@attack(answer="answers 400 or 405; closes connections that do not send HTTP", says="request refused")
+@attack(answer="answers 400 or 405; closes connections that do not send HTTP", log="request refused")
 def strange_methods(victim: Victim) -> None:
-    """Unknown methods, with control characters, and with 900 characters."""
+    """Unknown methods, methods with control characters, and methods of 900 characters."""
     for method in ("POST", "PATCH", "OPTIONS", "HEAD", "DELETED", "PUT\x01", "GET" * 300, "POSTx"):
         status, _ = victim.ask(victim.request(method, f"/{QUEUE}?api-version=2021-05", Connection="close"))
         require(status in (0, 400, 405), f"the method {method[:20]} was answered with {status}")
     require(_exists(victim, QUEUE), "the queue is gone")
 
 
-@attack(answer="answers 400; ignores unknown parameters", says="request refused.*400")
+@attack(answer="answers 400; ignores unknown parameters", log="request refused.*400")
 def strange_queries(victim: Victim) -> None:
-    """Pages of -1, 0, 10^30 and text, invalid versions, and 800 parameters."""
+    """Page parameters of -1, 0, 10^30 and text, invalid versions, and 800 parameters."""
     for query in (
         "$skip=-1",
         "$top=0",
@@ -202,9 +202,9 @@ def _masked(opcode: int, data: bytes, *, length: int | None = None) -> bytes:
     return bytes((opcode, 0xFF)) + struct.pack(">Q", len(data) if length is None else length) + b"\0\0\0\0" + data
 
 
-@attack(answer="closes the WebSocket", says="websocket")
+@attack(answer="closes the WebSocket", log="websocket")
 def websocket_abuse(victim: Victim) -> None:
-    """Text, frames without a mask, of 2^63 bytes, reserved opcodes, fragments out of order, and 10,000 pings."""
+    """Text messages, unmasked frames, frames of 2^63 bytes, reserved opcodes, wrong fragments, and 10,000 pings."""
     for said in (
         _masked(0x81, b"text"),
         b"\x82\x08nonsense",
@@ -223,17 +223,17 @@ def websocket_abuse(victim: Victim) -> None:
             line.answer()
     with victim.dial() as line:
         line.send(UPGRADE)
-        line.rest(0.5)
+        line.wait(0.5)
         for _ in range(100):
             line.send(b"\x89\x80\0\0\0\0" * 100)
-            line.rest(0.001)
+            line.wait(0.001)
         line.send(b"\x88\x82\0\0\0\0\x03\xe8")
         line.answer()
 
 
-@attack(answer="answers 400 or 426", says="request refused|websocket")
+@attack(answer="answers 400 or 426", log="request refused|websocket")
 def websocket_handshakes(victim: Victim) -> None:
-    """Upgrades with wrong keys, wrong versions, other subprotocols, and without an upgrade."""
+    """Handshakes with wrong keys, wrong versions or other subprotocols, and requests without an upgrade."""
     for old, new in (
         (b"AAAAAAAAAAAAAAAAAAAAAA==", b"short"),
         (b"AAAAAAAAAAAAAAAAAAAAAA==", b"A" * 5000),
@@ -247,9 +247,9 @@ def websocket_handshakes(victim: Victim) -> None:
     victim.ask(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
 
-@attack(answer="answers 403, even with a valid key", says="request refused.*403")
+@attack(answer="answers 403, also with the right key", log="request refused.*403")
 def web_pages(victim: Victim) -> None:
-    """Upgrades and requests with the origins of web pages, and with host names by DNS rebinding."""
+    """Upgrades and requests with the origins of web pages, and with host names of DNS rebinding."""
     own = f"Host: {HOST}"
     for name in ("evil.example", f"{HOST}.evil.example", f"localhost:{victim.port}.evil.example", "", "0.0.0.0", "[::"):
         status, _ = victim.ask(UPGRADE.replace(own.encode(), f"Host: {name}".encode()))

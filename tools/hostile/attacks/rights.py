@@ -1,4 +1,4 @@
-"""Rights: what belongs to other clients, and what the attacker once was allowed to do."""
+"""Rights: access to other clients' messages, and rights that have ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GUESSES = 20_000
 
 
 def _received(line: Line, count: int) -> list[bytes]:
-    """The tags of the next messages."""
+    """Return the delivery tags of the next messages."""
     found: list[bytes] = []
     while len(found) < count:
         tag = line.expect(Transfer).delivery_tag
@@ -47,7 +47,7 @@ def _received(line: Line, count: int) -> list[bytes]:
 
 
 def _neighbours(tag: bytes, count: int) -> list[UUID]:
-    """Tokens near that one, for brokers that count: in either half, in either byte order, up and down."""
+    """Yield tokens near this one, in case a broker counts: in either half and byte order, up and down."""
     found: list[UUID] = []
     orders: tuple[Literal["big", "little"], ...] = ("big", "little")
     for step in range(1, count // 10 + 1):
@@ -65,16 +65,16 @@ def _neighbours(tag: bytes, count: int) -> list[UUID]:
 
 
 def _listener(victim: Victim, path: str) -> tuple[Line, Requests]:
-    """A connection that may listen at that entity, and its requests."""
-    line = victim.stranger_begun()
+    """Return a connection with the right Listen for the entity, and its requests."""
+    line = victim.unauthenticated_session()
     token = sas_token(f"sb://{HOST}/{path}", LISTENER, LISTENER, time.time() + 3600)
     require(Requests(line, "$cbs").put_token(token, path) == 202, "the listener's token was refused")
     return line, Requests(line, f"{path}/$management", handles=(10, 11), window=1000)
 
 
-@attack(answer="answers 410; the messages stay locked for their receiver", says="connection closed")
+@attack(answer="410: there are no such locks; the messages stay locked for their receiver", log="connection closed")
 def guessed_lock_tokens(victim: Victim) -> None:
-    """20,000 lock tokens similar to its own, to complete, renew and dead-letter messages of another receiver."""
+    """20,000 lock tokens near one of its own, to complete, renew and dead-letter another receiver's messages."""
     victim.drain()
     with victim.sending() as line:
         line.send(*(transfer(number, message()) for number in range(10)))
@@ -106,7 +106,7 @@ def guessed_lock_tokens(victim: Victim) -> None:
 
 
 def _left(victim: Victim, wanted: int) -> int:
-    """How many messages there are, once locks have run out."""
+    """Return the number of messages, after locks have expired."""
     count, deadline = 0, time.monotonic() + 30
     while count < wanted and time.monotonic() < deadline:
         count += victim.drain()
@@ -114,9 +114,9 @@ def _left(victim: Victim, wanted: int) -> int:
     return count
 
 
-@attack(answer="answers 410", says="connection closed")
+@attack(answer="410: the session is held by another receiver", log="connection closed")
 def sessions_of_others(victim: Victim) -> None:
-    """Lock tokens of a session that another connection holds, with and without its id and its link's name."""
+    """The lock tokens of another connection's session, with and without its id and the name of its link."""
     id = "held"
     with victim.sending(SESSIONS) as line:
         sent = Message(properties=Properties(group_id=id), data=[b"x"]).encode()
@@ -154,9 +154,9 @@ def sessions_of_others(victim: Victim) -> None:
         require(answered == 200, f"the holder of the session was answered with {answered}")
 
 
-@attack(answer="answers 410: settles the whole list or, if a lock is lost, none of it", says="connection closed")
+@attack(answer="410: settles all messages of a list or, when a lock is lost, none", log="connection closed")
 def a_lost_lock_among_others(victim: Victim) -> None:
-    """Lists of ten lock tokens, one of them of a settled message, at each position, with every settlement."""
+    """Lists of ten lock tokens, one of them of a settled message, at each position, with every disposition."""
     victim.drain(OTHER)
     with victim.sending(OTHER) as line:
         line.send(*(transfer(number, message()) for number in range(10)))
@@ -178,16 +178,16 @@ def a_lost_lock_among_others(victim: Victim) -> None:
         require(settle("completed", held) == 200, "a message of a list with a lost lock was settled")
         line.send(CLOSE)
         line.answer()
-    require(victim.drain(OTHER) == 0, "a message that was completed is there")
+    require(victim.drain(OTHER) == 0, "a completed message is stored")
 
 
-# --- rights that are no more ---
+# --- rights that have ended ---
 
 SHORT = "short-lived"
 
 
 def _rules(*keys: str) -> str:
-    """The rules of a queue, each with everything and named `owner`."""
+    """Return a description of the queue's rules, each named `owner` and with all rights."""
     rules = [
         "<AuthorizationRule><Rights><AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights>"
         f"<AccessRights>Listen</AccessRights></Rights><KeyName>owner</KeyName><PrimaryKey>{key}</PrimaryKey>"
@@ -205,8 +205,8 @@ def _change(victim: Victim, method: str, *keys: str, **headers: str) -> None:
 
 
 def _owner(victim: Victim, key: str) -> tuple[Line, Requests]:
-    """A connection with links to the queue (10 and 11), by a token of its own rule."""
-    line = victim.stranger_begun()
+    """Return a connection with links to the queue (handles 10 and 11), by a token of the queue's own rule."""
+    line = victim.unauthenticated_session()
     requests = Requests(line, "$cbs")
     require(_shown(requests, key) == 202, "the owner's token was refused")
     line.send(frame(sender(SHORT, 10)), frame(receiver(SHORT, 11)))
@@ -220,18 +220,18 @@ def _shown(requests: Requests, key: str) -> int:
 
 
 def _is_refused(line: Line) -> None:
-    """Neither link can be attached."""
+    """Return whether both links are refused."""
     for attach in (sender(SHORT, 12), receiver(SHORT, 13)):
         line.send(frame(attach))
         require(line.is_link_refused(), "a client without a right may attach")
 
 
 @attack(
-    answer="detaches the links and closes the login by key at once, with `amqp:unauthorized-access` and the reason",
-    says="link detached.*rule 'owner' was changed or removed",
+    answer="detaches the links and closes the connection of the login at once, with `amqp:unauthorized-access`",
+    log="link detached.*rule 'owner' was changed or removed",
 )
 def links_after_their_rule(victim: Victim) -> None:
-    """Links by token and a login by key that continue after the key was replaced and the rule was removed."""
+    """Links by token and a login by key that stay open while the key is replaced and the rule is removed."""
     _change(victim, "PUT", "first-key")
     for former, keys in (("first-key", ("second-key",)), ("second-key", ())):
         line, requests = _owner(victim, former)
@@ -246,15 +246,15 @@ def links_after_their_rule(victim: Victim) -> None:
                 line.expect_refusal("amqp:unauthorized-access")
             line.send(frame(Detach(handle=10, closed=True)), frame(Detach(handle=11, closed=True)))
             _is_refused(line)
-            require(_shown(requests, former) == 401, "a token of a key that was replaced is taken")
-            found = login.closed_for()
+            require(_shown(requests, former) == 401, "a token of a key that was replaced is accepted")
+            found = login.close_condition()
             require(found == "amqp:unauthorized-access", f"the login by key was closed with {found}")
     _change(victim, "DELETE")
 
 
-@attack(answer="refuses the links: the token's rights ended with the queue", says="link refused.*claim is required")
+@attack(answer="refuses the links: the rights ended with the queue", log="link refused.*claim is required")
 def claims_of_a_deleted_queue(victim: Victim) -> None:
-    """A token for a queue that is deleted and created again with the same name and key."""
+    """Access rights to a queue that is then deleted and created again with the same name and key."""
     _change(victim, "PUT", "a-key")
     line, requests = _owner(victim, "a-key")
     with line:
@@ -269,13 +269,13 @@ def claims_of_a_deleted_queue(victim: Victim) -> None:
 
 
 @attack(
-    answer="detaches the link with `amqp:unauthorized-access`; nothing arrives",
-    says="link detached.*rule 'owner' was changed or removed",
+    answer="detaches the link with `amqp:unauthorized-access`; no message arrives",
+    log="link detached.*rule 'owner' was changed or removed",
 )
 def a_destination_after_its_rule(victim: Victim) -> None:
-    """A link through one queue to another whose rule is removed, while the token for the first stays valid."""
+    """A link through one queue to another whose rule is removed, while the right to the first one is valid."""
     _change(victim, "PUT", "a-key")
-    line = victim.stranger_begun()
+    line = victim.unauthenticated_session()
     with line:
         requests = Requests(line, "$cbs")
         through = sas_token(f"sb://{HOST}/{OTHER}", OTHERS, OTHERS, time.time() + 3600)

@@ -1,4 +1,4 @@
-"""Tokens: who has none of their own, or less than they want."""
+"""Tokens: clients with invalid tokens, or with tokens of fewer rights."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def _signed(text: str, key: str = KEY) -> str:
     return quote_plus(base64.b64encode(hmac.digest(key.encode(), text.encode(), hashlib.sha256)))
 
 
-def _stranger(victim: Victim) -> tuple[Line, Requests]:
-    line = victim.stranger_begun()
+def _unauthenticated(victim: Victim) -> tuple[Line, Requests]:
+    line = victim.unauthenticated_session()
     return line, Requests(line, "$cbs")
 
 
 def _all_refused(victim: Victim, tokens: dict[str, str], path: str = QUEUE) -> None:
-    """On `$cbs` with 4xx, and then nothing can be attached; over HTTP with 401."""
-    line, requests = _stranger(victim)
+    """Check that the tokens are refused: on `$cbs` with 4xx and without links afterwards, over HTTP with 401."""
+    line, requests = _unauthenticated(victim)
     with line:
         for what, token in tokens.items():
             status = requests.put_token(token, path)
             require(400 <= status < 500, f"a token that is {what} was answered with {status}")
         line.send(frame(receiver(path, 10)))
-        require(line.is_link_refused(), "a stranger may receive")
+        require(line.is_link_refused(), "an unauthenticated client may receive")
         line.send(frame(sender(path, 11)))
-        require(line.is_link_refused(), "a stranger may send")
+        require(line.is_link_refused(), "an unauthenticated client may send")
     for what, token in tokens.items():
         if "\n" in token or "\r" in token or len(token) > 7000:
             continue
@@ -61,9 +61,9 @@ def _all_refused(victim: Victim, tokens: dict[str, str], path: str = QUEUE) -> N
         require(status in (400, 401), f"a token that is {what} was answered with {status} over HTTP")
 
 
-@attack(answer="401, and the links are refused", says="token refused.*signature does not match")
+@attack(answer="401, and the links are refused", log="token refused.*signature does not match")
 def forged_tokens(victim: Victim) -> None:
-    """Signatures of wrong keys, of other texts, cut, empty, of other algorithms, and unknown rule names."""
+    """Signatures with wrong keys, of other texts, truncated, empty, of other algorithms, and unknown key names."""
     uri, expiry = f"sb://{HOST}/{QUEUE}", str(int(time.time()) + 3600)
     resource = quote_plus(uri)
     good = sas_token(uri, ROOT, KEY, time.time() + 3600)
@@ -88,7 +88,7 @@ def forged_tokens(victim: Victim) -> None:
     )
 
 
-@attack(answer="401: it has expired", says="token refused.*expired")
+@attack(answer="401: the token has expired", log="token refused.*expired")
 def expired_tokens(victim: Victim) -> None:
     """Valid signatures that expired ten minutes ago, an hour ago, and in 1970."""
     uri = f"sb://{HOST}/{QUEUE}"
@@ -97,9 +97,9 @@ def expired_tokens(victim: Victim) -> None:
     )
 
 
-@attack(answer="401: it was made for another resource", says="token refused.*another resource")
+@attack(answer="401: the token is for another resource", log="token refused.*another resource")
 def foreign_tokens(victim: Victim) -> None:
-    """Valid signatures for other queues, for a part of the name, and with `..` in the path."""
+    """Valid signatures for other queues, for parts of the name, and with `..` in the resource."""
     later = time.time() + 3600
     _all_refused(
         victim,
@@ -118,9 +118,9 @@ def foreign_tokens(victim: Victim) -> None:
     )
 
 
-@attack(answer="400 or 401", says="token refused")
-def tokens_that_are_none(victim: Victim) -> None:
-    """Empty tokens, noise, 50 KB, fields that are missing, repeated or invalid, and tokens of identity providers."""
+@attack(answer="400 or 401", log="token refused")
+def malformed_tokens(victim: Victim) -> None:
+    """Empty and random tokens, 50 KB, missing, repeated and malformed fields, and tokens of identity providers."""
     uri, expiry = quote_plus(f"sb://{HOST}/{QUEUE}"), str(int(time.time()) + 3600)
     good = sas_token(f"sb://{HOST}/{QUEUE}", ROOT, KEY, time.time() + 3600)
     none = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
@@ -145,7 +145,7 @@ def tokens_that_are_none(victim: Victim) -> None:
             "a password": "Basic cm9vdDpyb290",
         },
     )
-    line, requests = _stranger(victim)
+    line, requests = _unauthenticated(victim)
     with line:
         for value in (None, 7, b"\xff\xfe", ["a"], {"a": 1}, True):
             status = requests.put_token(value)
@@ -153,16 +153,16 @@ def tokens_that_are_none(victim: Victim) -> None:
 
 
 @attack(
-    answer="refuses the link or the request with `amqp:unauthorized-access` or 401", says="refused.*claim is required"
+    answer="refuses the link or the request with `amqp:unauthorized-access` or 401", log="refused.*claim is required"
 )
 def under_privileged_tokens(victim: Victim) -> None:
-    """Sending with Listen, receiving with Send, administering with both, and using another queue with Manage."""
+    """Sending with Listen, receiving with Send, administering with either, and a queue's key at another queue."""
     for name, path, may_receive, may_send in (
         (LISTENER, QUEUE, True, False),
         (SENDER, QUEUE, False, True),
         (OTHERS, OTHER, True, True),
     ):
-        line, requests = _stranger(victim)
+        line, requests = _unauthenticated(victim)
         with line:
             status = requests.put_token(sas_token(f"sb://{HOST}/{path}", name, name, time.time() + 3600), path)
             require(status == 202, f"the token of {name} was answered with {status}")
@@ -186,12 +186,10 @@ def under_privileged_tokens(victim: Victim) -> None:
             require(status == 401, f"{method} of {path} by {name} was answered with {status}")
 
 
-@attack(
-    answer="keeps 10,000 tokens for a connection and refuses further ones", says="token refused.*no more are allowed"
-)
+@attack(answer="keeps 10,000 tokens for a connection and refuses further ones", log="token refused.*no more are kept")
 def token_flood(victim: Victim) -> None:
     """10,050 valid tokens for as many paths below a queue."""
-    line, requests = _stranger(victim)
+    line, requests = _unauthenticated(victim)
     with line:
         token = sas_token(f"sb://{HOST}/", ROOT, KEY, time.time() + 3600)
         refused = 0
@@ -203,11 +201,11 @@ def token_flood(victim: Victim) -> None:
         require(refused == 50, f"{refused} tokens were refused")
 
 
-@attack(answer="401 in the same words for both", says="token refused.*signature does not match")
+@attack(answer="401 with the same text for both", log="token refused.*signature does not match")
 def probing_for_entities(victim: Victim) -> None:
-    """Invalid tokens for entities that exist and for some that do not, to find out which exist."""
+    """Invalid tokens for existing and missing entities, to find out which entities exist."""
     later = time.time() + 3600
-    line, requests = _stranger(victim)
+    line, requests = _unauthenticated(victim)
     with line:
         for what, name, key, expiry, scope in (
             ("forged", ROOT, "wrong", later, ""),
@@ -229,9 +227,9 @@ def probing_for_entities(victim: Victim) -> None:
         require(below == [202] * 3, f"below its queue its owner was answered {below}")
 
 
-@attack(answer="refuses each, and after 100 within a minute every login from that address", says="SASL refused")
+@attack(answer="refuses each, and after 100 within a minute every login from that address", log="SASL refused")
 def guessing_keys(victim: Victim) -> None:
-    """500 logins with keys that are almost right, one connection each, and then one with the right key."""
+    """500 logins with wrong keys, one connection each, and then one with the right key."""
     for number in range(500):
         login_is_refused(victim, f"\0{ROOT}\0{KEY[:-1]}{number}".encode())
     login_is_refused(victim, f"\0{ROOT}\0{KEY}".encode())

@@ -1,4 +1,4 @@
-"""Flow and transfers: messages that nobody asked for, that never end, or that are bombs."""
+"""Flow and transfers: messages without credit, endless messages, and bombs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tools.hostile.victim import CLOSE, QUEUE, Requests, Victim, credit, message
 
 
 @attack(
-    answer="accepts them, because some SDKs do not count credit; each has its outcome, and none is lost",
-    says="connection closed",
+    answer="accepts them, because some SDKs ignore credit; each one gets its outcome, and none is lost",
+    log="connection closed",
 )
 def transfers_without_credit(victim: Victim) -> None:
-    """5000 messages on a link that has credit for 2000, without waiting."""
+    """5000 messages on a link with credit for 2000, without waiting."""
     victim.drain()
     with victim.sending() as line:
         line.send(*[transfer(number, message()) for number in range(5000)])
@@ -43,9 +43,9 @@ def transfers_without_credit(victim: Victim) -> None:
     require(found == accepted, f"of {accepted} messages that were accepted {found} are there")
 
 
-@attack(answer="answers each delivery with the delivery's own id", says="connection closed")
+@attack(answer="answers each delivery by its id", log="connection closed")
 def gaps_in_ids(victim: Victim) -> None:
-    """Delivery ids that jump, decrease, wrap around and repeat, and a session with wrong transfer ids."""
+    """Delivery ids that skip, decrease, wrap around and repeat, and a session that counts its transfers wrongly."""
     with victim.sending() as line:
         ids = [7, 3, 0xFFFFFFFF, 0, 0x80000000, 3, 3]
         line.send(*[frame(Transfer(handle=0, delivery_id=each, delivery_tag=b"t"), payload=message()) for each in ids])
@@ -61,8 +61,8 @@ def gaps_in_ids(victim: Victim) -> None:
 
 
 @attack(
-    answer="keeps only the bytes within the limit, and rejects it with `message-size-exceeded` when it ends",
-    says="connection closed",
+    answer="keeps no bytes beyond the limit, and rejects it with `message-size-exceeded` at its end",
+    log="connection closed",
 )
 def bodies_beyond_the_limit(victim: Victim) -> None:
     """A message of 64 MiB in many frames on a link with a limit of 256 KiB."""
@@ -78,9 +78,9 @@ def bodies_beyond_the_limit(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="keeps at most 128 MiB for a connection, and detaches links that begin more", says="incomplete messages")
-def messages_that_are_never_whole(victim: Victim) -> None:
-    """1000 links with 250,000 bytes each of a message that never ends."""
+@attack(answer="holds at most 128 MiB for a connection and detaches links that begin more", log="incomplete messages")
+def incomplete_messages(victim: Victim) -> None:
+    """1000 links with 250,000 bytes each of an incomplete message."""
     part = b"x" * 250_000
     with victim.begun() as line:
         for first in range(0, 1000, 50):
@@ -92,7 +92,7 @@ def messages_that_are_never_whole(victim: Victim) -> None:
         line.expect_refusal("amqp:resource-limit-exceeded")
 
 
-@attack(answer="uses no memory for frames without payload", says="connection closed")
+@attack(answer="uses no memory for frames without payload", log="connection closed")
 def frames_without_payload(victim: Victim) -> None:
     """A message in 100,000 frames without payload, then its end."""
     nothing = frame(Transfer(handle=0, more=True))
@@ -110,7 +110,7 @@ def frames_without_payload(victim: Victim) -> None:
 
 @attack(
     answer="detaches the link with `amqp:invalid-field`; discards aborted messages",
-    says="link detached.*invalid-field",
+    log="link detached.*invalid-field",
 )
 def interleaved_messages(victim: Victim) -> None:
     """A second message before the first is complete, transfers without id or tag, and aborted messages."""
@@ -126,16 +126,18 @@ def interleaved_messages(victim: Victim) -> None:
         for number in range(1000):
             line.send(transfer(number, b"x" * 1000, more=True), transfer(number, b"", aborted=True))
         line.send(transfer(0, message()))
-        require(isinstance(outcomes(line, 1)[0], Accepted), "the message behind the aborted ones was not taken")
+        require(isinstance(outcomes(line, 1)[0], Accepted), "the message after the aborted ones was not accepted")
     victim.drain()
 
 
 @attack(
-    answer="rejects invalid sections; passes on, without decoding them, the sections that it does not need",
-    says="connection closed",
+    answer="rejects messages that it cannot decode; sections that it does not need are stored undecoded",
+    log="connection closed",
 )
 def messages_that_are_bombs(victim: Victim) -> None:
-    """Messages with decoding bombs in every section, with repeated sections, and cut messages."""
+    """Messages with bombs in headers, annotations, properties and bodies, with repeated sections, and truncated
+    ones.
+    """
     sealed = sealed_bombs()
     bombs = [
         b"",
@@ -151,17 +153,17 @@ def messages_that_are_bombs(victim: Victim) -> None:
         line.send(*[transfer(number, bomb) for number, bomb in enumerate([*bombs, *sealed, message()])])
         answers = outcomes(line, len(bombs) + len(sealed) + 1)
         wrong = [index for index, outcome in enumerate(answers[: len(bombs)]) if not isinstance(outcome, Rejected)]
-        require(not wrong, f"the messages {wrong} were taken")
-        require(isinstance(answers[-1], Accepted), "the message that was right was not taken")
+        require(not wrong, f"the messages {wrong} were accepted")
+        require(isinstance(answers[-1], Accepted), "the valid message was not accepted")
         line.send(CLOSE)
         line.answer()
     taken = sum(isinstance(outcome, Accepted) for outcome in answers)
     found = victim.drain()
-    require(found == taken, f"of {taken} messages that were taken {found} are there")
+    require(found == taken, f"of {taken} messages that were accepted {found} are stored")
 
 
 def sealed_bombs() -> list[bytes]:
-    """Messages whose outer form is right: who does not look into their properties need not see what they are."""
+    """Yield messages with valid outer sections: a broker that does not decode their properties accepts them."""
     return [
         b"\x00\x53\x72" + values.nested(3000, "map") + message(),
         b"\x00\x53\x74" + values.nested(3000, "map") + message(),
@@ -173,9 +175,9 @@ def sealed_bombs() -> list[bytes]:
     ]
 
 
-@attack(answer="keeps only the fields of a header", says="connection closed")
+@attack(answer="keeps no bytes of a header except its fields", log="connection closed")
 def headers_that_are_remembered(victim: Victim) -> None:
-    """1000 messages whose headers have 240,000 bytes each after their fields, all of them different."""
+    """1000 messages whose headers have 240,000 different bytes each after their fields."""
     with victim.sending() as line:
         for number in range(1000):
             junk = values.binary(number.to_bytes(4, "big") * 60_000)
@@ -187,9 +189,9 @@ def headers_that_are_remembered(victim: Victim) -> None:
     victim.drain()
 
 
-@attack(answer="rejects the batch", says="connection closed")
+@attack(answer="rejects the batch", log="connection closed")
 def batches_that_are_bombs(victim: Victim) -> None:
-    """Batches of 50,000 empty messages, of noise, cut, empty, without data, and of unknown formats."""
+    """Batches of 50,000 empty messages, of random bytes, truncated, empty, without data, and of unknown formats."""
     section = b"\x00\x53\x75\xa0\x00"
     inner = b"\x00\x53\x75" + values.binary(message())
     nested = b"\x00\x53\x75" + values.binary(inner * 3)
@@ -206,15 +208,15 @@ def batches_that_are_bombs(victim: Victim) -> None:
         line.send(*[transfer(number, body, message_format=kind) for number, (kind, body) in enumerate(batches)])
         answers = outcomes(line, len(batches))
         wrong = [index for index, outcome in enumerate(answers) if not isinstance(outcome, Rejected)]
-        require(not wrong, f"the batches {wrong} were taken")
+        require(not wrong, f"the batches {wrong} were accepted")
         line.send(CLOSE)
         line.answer()
     victim.drain()
 
 
-@attack(answer="answers, and does not read while 1 MiB of answers is unread", says="connection (closed|opened)")
+@attack(answer="answers, and stops reading while 1 MiB of answers is unread", log="connection (closed|opened)")
 def flow_storm(victim: Victim) -> None:
-    """20,000 flows with echo, drain, a window of zero, or credit for 2^32 - 1 messages."""
+    """20,000 flows that request an echo, drain, close the window, and grant credit of 2^32 - 1."""
     with victim.receiving() as line:
         storm = b"".join(
             (
@@ -226,22 +228,22 @@ def flow_storm(victim: Victim) -> None:
         )
         for _ in range(50):
             line.send(storm * 100)
-            line.rest(0.001)
+            line.wait(0.001)
         line.send(CLOSE)
         line.answer()
 
 
 @attack(
-    answer="rejects transfers in unknown transactions; allows 1000 open transactions on a connection",
-    says="connection closed",
+    answer="rejects transfers in unknown transactions; allows 1000 open ones on a connection",
+    log="connection closed",
 )
-def transactions_of_nobody(victim: Victim) -> None:
-    """Transfers in transactions that were never declared, and 1,100 transactions without a discharge."""
+def undeclared_transactions(victim: Victim) -> None:
+    """Transfers in transactions that were never declared, and 1,100 transactions declared and never discharged."""
     with victim.sending() as line:
         states = [TransactionalState(b"nobody"), TransactionalState(b""), TransactionalState(b"x" * 1000), Accepted()]
         line.send(*[transfer(number, message(), state=state) for number, state in enumerate(states)])
         answers = outcomes(line, len(states))
-        require(all(isinstance(outcome, Rejected) for outcome in answers), "work for no transaction was taken")
+        require(all(isinstance(outcome, Rejected) for outcome in answers), "a transfer in no transaction was accepted")
     with victim.begun() as line:
         attach = sender()
         attach.target = Coordinator()
@@ -257,9 +259,9 @@ def transactions_of_nobody(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="completes the message once and ignores the later outcomes", says="connection closed")
-def settling_what_is_settled(victim: Victim) -> None:
-    """A delivery that is accepted, then rejected and accepted again, and then gets an unknown outcome."""
+@attack(answer="completes the message once, and ignores the other dispositions", log="connection closed")
+def settling_twice(victim: Victim) -> None:
+    """A delivery accepted, then rejected and accepted again, and settled with an unknown outcome."""
     victim.drain()
     with victim.sending() as line:
         line.send(transfer(0, message()))
@@ -281,7 +283,7 @@ def settling_what_is_settled(victim: Victim) -> None:
     require(victim.drain() == 0, "a message that was completed came back")
 
 
-@attack(answer="refuses invalid keys, types and counts with 4xx", says="connection closed")
+@attack(answer="refuses keys, types and counts that an operation does not accept, with 4xx", log="connection closed")
 def requests_that_make_no_sense(victim: Victim) -> None:
     """Requests to `$management` with wrong types, negative and huge counts, 10,000 lock tokens, unknown operations."""
     lots = [UUID(int=number) for number in range(10_000)]
@@ -312,16 +314,16 @@ def requests_that_make_no_sense(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="respects the receiver's frame size and window", says="connection")
+@attack(answer="keeps to the frame size and the window of the receiver", log="connection")
 def smallest_frames(victim: Victim) -> None:
-    """A receiver with frames of 512 bytes and a window of one transfer, and a message of 100,000 bytes."""
+    """A receiver with frames of at most 512 bytes and a window of one, and a message of 100,000 bytes."""
     victim.drain()
     with victim.sending() as line:
         line.send(transfer(0, message(b"x" * 100_000)))
         outcomes(line, 1)
     with victim.begun(max_frame_size=512) as line:
         attach = receiver()
-        attach.snd_settle_mode = 1  # it is gone when it is sent
+        attach.snd_settle_mode = 1  # receive-and-delete
         line.send(frame(attach), credit(1, window=1))
         taken = 0
         for performative in line.frames():

@@ -1,6 +1,6 @@
-"""The normal client: it has messages in a queue that nobody else touches, and wants to be served as ever.
+"""The normal client: it has messages in a queue of its own, and checks that it is served as before the attacks.
 
-It connects anew for every round, so that a broker that serves old connections only is found out.
+It opens a new connection for every round, so that a broker that no longer accepts connections is detected.
 """
 
 from __future__ import annotations
@@ -13,62 +13,61 @@ from typing import Final
 
 from peeklock.client import ClientError, Message, connect
 from tools.hostile.attack import AttackFailed, require
-from tools.hostile.lines import PATIENCE
+from tools.hostile.lines import TIMEOUT
 from tools.hostile.victim import KEPT, LIVE
 
 MESSAGES: Final = 100
 ROUNDS: Final = 15
-"""By which the usual time is known."""
-MANIFOLD: Final = 20
-"""How many times the usual time the best round may take after an attack."""
+"""Rounds before the first attack, of which the median is the usual time."""
+MAX_SLOWDOWN: Final = 20
+"""The longest time of the best round after an attack, as a multiple of the usual time."""
 RECOVERY_SECONDS: Final = 20.0
-"""Rounds are made until one is as fast as that, or for so long: other work of the machine passes, a broken broker does
-not."""
+"""Rounds are repeated for so long until one is fast enough: other load of the machine ends, a defect does not."""
 
 
-class Witness:
-    """Knows what it has, and how long things usually take."""
+class NormalClient:
+    """The normal client, with its messages and the usual time of a round."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
-        self._connect = partial(connect, address, tls=tls, timeout=PATIENCE)
+        self._connect = partial(connect, address, tls=tls, timeout=TIMEOUT)
         self._bodies = {number: f"kept {number}".encode() * 20 for number in range(MESSAGES)}
         with self._connect() as connection:
             sender = connection.sender(KEPT)
             for body in self._bodies.values():
                 sender.send(Message(data=[body]))
         self.usual = statistics.median(self._round() for _ in range(ROUNDS))
-        """Seconds of a round."""
+        """The usual seconds of a round."""
 
-    def look(self) -> float:
-        """How long a round takes now, at best; AttackFailed if that is too long or something is lost."""
+    def check(self) -> float:
+        """Return the best time of some rounds. AttackFailed if it is too long or a message is lost."""
         best = min(self._round() for _ in range(3))
         until = time.monotonic() + RECOVERY_SECONDS
-        while best > self.usual * MANIFOLD and time.monotonic() < until:
+        while best > self.usual * MAX_SLOWDOWN and time.monotonic() < until:
             best = min(best, self._round())
         require(
-            best <= self.usual * MANIFOLD,
-            f"a client was served in {best:.3f} s, which is more than {MANIFOLD} times the usual {self.usual:.3f} s",
+            best <= self.usual * MAX_SLOWDOWN,
+            f"a client was served in {best:.3f} s, more than {MAX_SLOWDOWN} times the usual {self.usual:.3f} s",
         )
         self._count()
         return best
 
     def _round(self) -> float:
-        """Connect, send, receive, complete, leave: how long that takes."""
+        """Connect, send, receive, complete and close; returns the seconds it took."""
         body = f"live {time.monotonic_ns()}".encode()
         before = time.monotonic()
         try:
             with self._connect() as connection:
                 connection.sender(LIVE).send(Message(data=[body]))
                 receiver = connection.receiver(LIVE, credit=1)
-                (received,) = receiver.receive(1, timeout=PATIENCE)
+                (received,) = receiver.receive(1, timeout=TIMEOUT)
                 receiver.accept(received, wait=True)
         except (ClientError, ValueError) as failure:
             raise AttackFailed(f"a client was not served: {failure}") from failure
-        require(received.body == body, "a client got another message than the one it had sent")
+        require(received.body == body, "a client received another message than the one it had sent")
         return time.monotonic() - before
 
     def _count(self) -> None:
-        """Every message is there, as it was."""
+        """Check that every message is stored unchanged."""
         found: list[bytes] = []
         try:
             with self._connect() as connection, connection.management(KEPT) as management:
@@ -77,8 +76,8 @@ class Witness:
                     found += [b"".join(each.data) for each in page]
                     number = _number(page[-1]) + 1
         except ClientError as failure:
-            raise AttackFailed(f"a client could not look at its messages: {failure}") from failure
-        require(found == list(self._bodies.values()), f"of {MESSAGES} messages {len(found)} are left as they were")
+            raise AttackFailed(f"a client could not peek its messages: {failure}") from failure
+        require(found == list(self._bodies.values()), f"of {MESSAGES} messages {len(found)} are unchanged")
 
 
 def _number(message: Message) -> int:

@@ -1,4 +1,4 @@
-"""Browsing and selectors: clients who look at messages again and again, or make looking expensive."""
+"""Browsing and selectors: clients that browse repeatedly, or with expensive selectors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LINKS: Final = 500
 CONNECTIONS: Final = 10
 ROUNDS: Final = 5
 SECONDS: Final = 1.5
-"""What a round of an innocent client may take beside an attack."""
+"""Seconds that a round of another client may take during an attack."""
 SELECTOR: Final = Symbol("apache.org:selector-filter:string")
 
 
 def _filled(victim: Victim, text: str) -> None:
-    """The queue has messages with that text in their properties."""
+    """Fill the queue with messages that have this text in their properties."""
     encoded = Message(application_properties={"a": text}, data=[b"x"]).encode()
     with victim.sending() as line:
         for first in range(0, MESSAGES, 20):
@@ -44,8 +44,8 @@ def _looking(
     return frame(attach)
 
 
-def _innocent_is_served(victim: Victim) -> None:
-    """A client of another queue sends, receives and completes, at the pace that everybody may expect."""
+def _require_others_served(victim: Victim) -> None:
+    """Check that a client of another queue can send, receive and complete in acceptable time."""
     with victim.begun() as line:
         line.send(frame(receiver(OTHER, 1, "takes")))
         line.expect(Attach)
@@ -64,7 +64,7 @@ def _round(receives: Line, sends: Line, number: int) -> float:
     receives.send(credit(1, handle=1, delivery_count=number))
     receives.expect(Transfer)
     receives.send(frame(Disposition(role=True, first=number, settled=True, state=Accepted())))
-    require(isinstance(sends.expect(Disposition).state, Accepted), "a message was not taken")
+    require(isinstance(sends.expect(Disposition).state, Accepted), "a message was not accepted")
     return time.monotonic() - before
 
 
@@ -73,9 +73,9 @@ def _all_are_left(victim: Victim) -> None:
     require(count == MESSAGES, f"of {MESSAGES} messages that were only looked at {count} are left")
 
 
-@attack(answer="evaluates in short turns with pauses between them; serves other clients", says="connection closed")
+@attack(answer="evaluates them in short turns with pauses; other clients are served", log="connection closed")
 def expensive_selectors(victim: Victim) -> None:
-    """50 receivers and browsers whose selectors are as long as they may be, at a queue of texts that almost match."""
+    """50 receivers and browsers with selectors of the maximum length, on a queue of texts that almost match."""
     _filled(victim, "a" * 30_000)
     with victim.begun() as line:
         for handle in range(50):
@@ -83,18 +83,18 @@ def expensive_selectors(victim: Victim) -> None:
             line.send(_looking(handle, browses=handle % 2 == 0, selector=text))
             line.expect(Attach)
         line.send(*[credit(1000, handle=handle) for handle in range(50)])
-        _innocent_is_served(victim)
+        _require_others_served(victim)
         line.send(CLOSE)
         line.answer()
     _all_are_left(victim)
 
 
 @attack(
-    answer="refuses the link with `amqp:invalid-field` and the place of the mistake; the connection stays open",
-    says="link refused.*invalid-field",
+    answer="`amqp:invalid-field` with the position of the mistake; the connection stays open",
+    log="link refused.*invalid-field",
 )
-def selectors_that_are_none(victim: Victim) -> None:
-    """Selectors that are too deep, too long, of another language or of another type."""
+def invalid_selectors(victim: Victim) -> None:
+    """Selectors that are deeply nested, too long, of another language or of another type."""
     wrong: list[Any] = [
         "(" * 500 + "a = 1" + ")" * 500,
         "NOT " * 250 + "a",
@@ -117,21 +117,21 @@ def selectors_that_are_none(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="reads nothing for them", says="connection closed")
+@attack(answer="reads no messages for them", log="connection closed")
 def browsers_without_credit(victim: Victim) -> None:
-    """500 links that browse and never grant credit, while messages arrive."""
+    """500 browsing links without credit, while messages arrive."""
     _filled(victim, "a" * 1000)
     with victim.begun() as line:
         line.send(*[_looking(handle, browses=True) for handle in range(LINKS)])
         for _ in range(LINKS):
             line.expect(Attach)
-        _innocent_is_served(victim)
+        _require_others_served(victim)
         line.send(CLOSE)
         line.answer()
     _all_are_left(victim)
 
 
-@attack(answer="reads for one of them at a time", says="connection closed")
+@attack(answer="reads for one of them at a time", log="connection closed")
 def browsers_at_the_end(victim: Victim) -> None:
     """500 browsing links with credit at the end of a queue that other clients use."""
     with victim.begun() as line:
@@ -139,17 +139,16 @@ def browsers_at_the_end(victim: Victim) -> None:
             line.send(_looking(handle, browses=True, address=OTHER))
             line.expect(Attach)
         line.send(*[credit(1000, handle=handle) for handle in range(LINKS)])
-        _innocent_is_served(victim)
+        _require_others_served(victim)
         line.send(CLOSE)
         line.answer()
 
 
 @attack(
-    answer="keeps one page for each link, counted in its limits, and sends as fast as the client reads",
-    says="connection",
+    answer="holds one page for each link, counts its memory, and sends as fast as the client reads", log="connection"
 )
 def browsers_that_do_not_read(victim: Victim) -> None:
-    """500 browsing links with the largest credit on 10 connections whose client does not read."""
+    """500 browsing links with maximum credit on 10 connections that do not read."""
     _filled(victim, "a" * 30_000)
     with ExitStack() as stack:
         for number in range(CONNECTIONS):
@@ -158,11 +157,11 @@ def browsers_that_do_not_read(victim: Victim) -> None:
                 line.send(_looking(handle, browses=True, name=f"idle-{number}"))
                 line.expect(Attach)
             line.send(*[credit(1_000_000, handle=handle) for handle in range(LINKS // CONNECTIONS)])
-        _innocent_is_served(victim)
+        _require_others_served(victim)
     _all_are_left(victim)
 
 
-@attack(answer="sends the queue again each time, in pages", says="connection closed")
+@attack(answer="sends the queue again each time, by pages", log="connection closed")
 def browsing_again_and_again(victim: Victim) -> None:
     """A link that browses the whole queue and drains, attached and detached 50 times."""
     _filled(victim, "a" * 1000)
