@@ -34,9 +34,9 @@ from tools.bench.packages import Unavailable
 from tools.bench.peer_brokers import MANY, NAMES, Places
 from tools.bench.processes import StartFailed
 
-_DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
+_DESCRIPTION: Final = "Start a broker on loopback and measure it with durable messages."
 _EPILOG: Final = (
-    "Without a command a short version of all without Spark is run. docs/benchmarks.md explains the figures."
+    "Without a command, short versions of all benchmarks without Spark run. docs/benchmarks.md explains the figures."
 )
 _LONGER: Final = """\
 This was the short version. For figures to compare:
@@ -203,7 +203,7 @@ def _peers(options: argparse.Namespace) -> peers.Options:
 
 def _measured(measure: Measure, parent: Path | None) -> dict[str, Any]:
     with interrupts.held(), ExitStack() as started:
-        # Held around the stack: its end, each step of which has a limit, is not interrupted.
+        # Signals are delayed while the stack is closed; each of its steps has a time limit.
         folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="peeklock-bench-", dir=parent)))
         with interrupts.released():
             return measure(folder, started)
@@ -223,13 +223,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(json=None, folder=None, compiled=None, time_limit=None)
     commands = parser.add_subparsers(dest="command")
 
-    speed = commands.add_parser("throughput", parents=[common, load], help="messages a second, latency, CPU, memory")
+    speed = commands.add_parser("throughput", parents=[common, load], help="messages per second, latency, CPU, memory")
     speed.add_argument("--count", type=_between(1, 5_000_000), default=100_000, help="(default: 100000)")
     speed.add_argument("--connections", type=_numbers(64), default=(1, 8), metavar="1,8", help="(default: 1,8)")
     speed.add_argument("--latency-count", type=_between(1, 100_000), default=1000, help="(default: 1000)")
-    speed.add_argument("--memory", action="store_true", help="measure Peeklock with its store in memory")
-    speed.add_argument("--no-peer", action="store_true", help="leave RabbitMQ out")
-    speed.add_argument("--rabbitmq", type=Path, metavar="FOLDER", help="where RabbitMQ's scripts are, if not found")
+    speed.add_argument("--memory", action="store_true", help="measure Peeklock with the store in memory")
+    speed.add_argument("--no-peer", action="store_true", help="do not measure RabbitMQ")
+    speed.add_argument(
+        "--rabbitmq", type=Path, metavar="FOLDER", help="folder of RabbitMQ's scripts, if it is not found"
+    )
     speed.add_argument(
         "--peer", metavar="URL", help="a running broker on this machine: amqp://user:pass@localhost:5672"
     )
@@ -254,17 +256,19 @@ def _parser() -> argparse.ArgumentParser:
         type=_numbers(2000),
         default=(1, 10, 100, 1000),
         metavar="1,10",
-        help="how many, of a topic each (default: 1,10,100,1000)",
+        help="numbers of subscriptions, each of one topic (default: 1,10,100,1000)",
     )
 
     decoding = commands.add_parser(
-        "rows", parents=[common], help="what decoding messages for Spark costs, without both"
+        "rows", parents=[common], help="the cost of decoding messages for Spark, without a broker and without Spark"
     )
-    decoding.add_argument("--count", type=_between(1, 100_000), default=1000, help="of a page (default: 1000)")
+    decoding.add_argument("--count", type=_between(1, 100_000), default=1000, help="messages of a page (default: 1000)")
     decoding.add_argument("--size", type=_between(0, 250_000), default=1024, help="bytes (default: 1024)")
     decoding.add_argument("--rounds", type=_between(1, 100), default=5, help="(default: 5)")
 
-    queries = commands.add_parser("spark", parents=[common], help="the Spark data source beside the plain client")
+    queries = commands.add_parser(
+        "spark", parents=[common], help="the Spark data source compared with the plain client"
+    )
     queries.add_argument("--count", type=_between(1, 1_000_000), default=100_000, help="(default: 100000)")
     queries.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
     queries.add_argument("--sizes", type=_numbers(250_000), default=(1024, 10_240), help="(default: 1024,10240)")
@@ -284,7 +288,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     kafka = commands.add_parser(
-        "spark-peers", parents=[common, load], help="the Spark data source beside Kafka with Spark's own source"
+        "spark-peers", parents=[common, load], help="the Spark data source compared with Kafka and Spark's own source"
     )
     kafka.add_argument("--count", type=_between(10, 4_000_000), default=500_000, help="(default: 500000)")
     kafka.add_argument(
@@ -294,9 +298,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="50000,100000",
         help="messages of a micro-batch (default: 100000)",
     )
-    kafka.add_argument("--no-peer", action="store_true", help="leave Kafka out")
+    kafka.add_argument("--no-peer", action="store_true", help="do not measure Kafka")
     kafka.add_argument("--cores", type=_between(1, 16), default=2, help="(default: 2)")
-    kafka.add_argument("--cache", type=Path, default=Path(".peers"), help="what is fetched (default: .peers)")
+    kafka.add_argument(
+        "--cache", type=Path, default=Path(".peers"), help="folder for fetched programs (default: .peers)"
+    )
 
     whole = commands.add_parser(
         "capture", parents=[common, body], help="a queue into Parquet, with the time of each stage"
@@ -306,13 +312,15 @@ def _parser() -> argparse.ArgumentParser:
         "--batch-size",
         type=_between(1, 1_000_000),
         default=10_000,
-        help="messages of a micro-batch (default: 10000, as `peeklock pipeline capture` has it)",
+        help="messages of a micro-batch (default: 10000, the default of `peeklock pipeline capture`)",
     )
     whole.add_argument("--tasks", type=_between(1, 16), default=2, help="(default: 2)")
 
     hour = commands.add_parser("batches", parents=[common, body], help="memory over an hour's number of micro-batches")
     hour.add_argument("--batches", type=_between(4, 100_000), default=3600, help="(default: 3600)")
-    hour.add_argument("--messages", type=_between(1, 10_000), default=10, help="of a micro-batch (default: 10)")
+    hour.add_argument(
+        "--messages", type=_between(1, 10_000), default=10, help="messages of a micro-batch (default: 10)"
+    )
     hour.add_argument("--tasks", type=_between(1, 16), default=2, help="(default: 2)")
     hour.add_argument("--sink", choices=batches.SINKS, default="noop", help="(default: noop)")
 
@@ -326,42 +334,50 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _common() -> argparse.ArgumentParser:
-    """Options that may be given before the command or behind it.
+    """Return the options that are allowed before and after the command.
 
     A parser of its own for each of both: the defaults of the first would else be set again by the second.
     """
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write all figures here")
+    common.add_argument(
+        "--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write all figures to this file"
+    )
     common.add_argument(
         "--folder",
         type=Path,
         default=argparse.SUPPRESS,
-        help="where the brokers keep their data for the time of the run (default: the system's temporary folder)",
+        help="folder for the brokers' data during the run (default: the system's temporary folder)",
     )
     common.add_argument(
         "--compiled",
         type=Path,
         default=argparse.SUPPRESS,
         metavar="FOLDER",
-        help="measure the compiled Peeklock there, which `make compiled` makes (default: the Python of src)",
+        help="measure the compiled Peeklock in this folder, made by `make compiled` (default: src)",
     )
     common.add_argument(
         "--time-limit",
         type=_between(1, 86_400),
         default=argparse.SUPPRESS,
         metavar="SECONDS",
-        help="end the run after this long (default: 1800; of peers and growth 7200)",
+        help="end the run after so many seconds (default: 1800; peers, growth and spark-peers: 7200)",
     )
     return common
 
 
 def _add_peers(commands: Any, common: argparse.ArgumentParser) -> None:
-    beside = commands.add_parser("peers", parents=[common], help="beside RabbitMQ and Artemis, under one load client")
+    beside = commands.add_parser(
+        "peers", parents=[common], help="compared with RabbitMQ and Artemis, with one load client"
+    )
     usual = peers.Options()
     beside.add_argument("--quick", action="store_true", help="a few cells, some minutes")
-    beside.add_argument("--cache", type=Path, default=Path(".peers"), help="what is fetched (default: .peers)")
-    beside.add_argument("--results", type=Path, metavar="FILE", help="the figures (default: peers.json in the cache)")
-    beside.add_argument("--continue", dest="goes_on", action="store_true", help="keep the figures that are there")
+    beside.add_argument(
+        "--cache", type=Path, default=Path(".peers"), help="folder for fetched programs (default: .peers)"
+    )
+    beside.add_argument(
+        "--results", type=Path, metavar="FILE", help="file of the figures (default: peers.json in the cache)"
+    )
+    beside.add_argument("--continue", dest="goes_on", action="store_true", help="keep the figures in the file")
     beside.add_argument(
         "--brokers", type=_some_of(NAMES), default=NAMES, metavar=",".join(NAMES), help="(default: all)"
     )
@@ -372,11 +388,16 @@ def _add_peers(commands: Any, common: argparse.ArgumentParser) -> None:
     beside.add_argument("--queues", type=_some_of_numbers((1, MANY)), metavar=f"1,{MANY}", help="(default: both)")
     beside.add_argument("--rounds", type=_between(1, 100), help=f"(default: {usual.rounds})")
     beside.add_argument("--count", type=_between(1, 1_000_000), help=f"messages of a cell (default: {usual.count})")
-    beside.add_argument("--rates", type=_numbers(100_000), metavar="1000,5000", help="for latency, messages a second")
     beside.add_argument(
-        "--minutes", type=_between(1, 600), default=usual.minutes, help="begin no new cell after (default: 40)"
+        "--rates", type=_numbers(100_000), metavar="1000,5000", help="messages per second at which latency is measured"
     )
-    beside.add_argument("--rabbitmq", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ, instead of Debian's")
+    beside.add_argument(
+        "--minutes",
+        type=_between(1, 600),
+        default=usual.minutes,
+        help="minutes after which no new cell is started (default: 40)",
+    )
+    beside.add_argument("--rabbitmq", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ, in place of Debian's")
     beside.add_argument("--rabbitmq4", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ 4")
     beside.add_argument("--artemis", type=Path, metavar="FOLDER", help="a distribution of Artemis")
 
@@ -384,7 +405,7 @@ def _add_peers(commands: Any, common: argparse.ArgumentParser) -> None:
 def _add_growth(commands: Any, common: argparse.ArgumentParser) -> None:
     grows = commands.add_parser("growth", parents=[common], help="the cost of a message as something grows")
     usual = growth.Options()
-    grows.add_argument("--results", type=Path, metavar="FILE", help="write the figures here after each curve")
+    grows.add_argument("--results", type=Path, metavar="FILE", help="write the figures to this file after each curve")
     grows.add_argument(
         "--curves", type=_some_of(growth.CURVES), default=growth.CURVES, metavar=",".join(growth.CURVES), help="(all)"
     )
@@ -396,7 +417,10 @@ def _add_growth(commands: Any, common: argparse.ArgumentParser) -> None:
         )
     grows.add_argument("--size", type=_between(8, 250_000), default=usual.size, help="(default: 100)")
     grows.add_argument(
-        "--sample", type=_between(40, 1_000_000), default=usual.sample, help="messages for a figure (default: 40000)"
+        "--sample",
+        type=_between(40, 1_000_000),
+        default=usual.sample,
+        help="messages measured for one figure (default: 40000)",
     )
     grows.add_argument("--rounds", type=_between(1, 100), default=usual.rounds, help="(default: 3)")
 

@@ -1,6 +1,6 @@
-"""An ActiveMQ Artemis of our own, to compare with: a private instance, a private port, loopback only, gone afterwards.
+"""A private ActiveMQ Artemis for comparison: with its own instance and port, on loopback, deleted afterwards.
 
-The instance is made by Artemis's own `create`, with its defaults: it measures the disk and sets its journal after that.
+Artemis's own `create` makes the instance with its defaults: it measures the disk and configures its journal for it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tools.bench.processes import Child, StartFailed, free_port
 _START_SECONDS: Final = 90.0
 _USER: Final = "bench"
 _LEFT_OUT: Final = ("web", "stomp-acceptor", "mqtt-acceptor", "hornetq-acceptor", "amqp-acceptor", "autocreate")
-"""What `create` adds to the one port for all protocols, and queues that come with their first message."""
+"""Features that `create` adds by default and that are disabled: further ports, and automatic creation of queues."""
 _SETTINGS: Final = ("journal-type", "journal-datasync", "journal-buffer-timeout", "journal-file-size")
 
 
 class Artemis:
-    """A broker that `start` starts, again after `stop` on the same data."""
+    """A broker that can be stopped and started again on the same data."""
 
     def __init__(
         self, home: Path, folder: Path, queues: Sequence[str], started: ExitStack, libraries: Path | None = None
     ) -> None:
-        """`libraries` is where libaio is, when the system does not have it: without it the journal is slower."""
+        """`libraries`: the folder of libaio, if it is not installed; without libaio the journal is slower."""
         self._instance = folder / "instance"
         self._child: Child | None = None
         self._environment = dict(os.environ)
@@ -51,7 +51,7 @@ class Artemis:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What it chose for its journal, and its memory."""
+        """Return the kind of journal that it chose, and its memory."""
         text = (self._instance / "etc/broker.xml").read_text()
         found = {name: re.search(rf"<{name}>(.*?)</{name}>", text) for name in _SETTINGS}
         heap = re.search(r"-Xmx\w+", (self._instance / "etc/artemis.profile").read_text())
@@ -59,7 +59,7 @@ class Artemis:
         return {**chosen, "heap": heap.group() if heap else "unknown"}
 
     def start(self) -> float:
-        """Start it and wait until it takes connections; returns the seconds from the command to there."""
+        """Start the broker and wait until it accepts connections; returns the seconds it took."""
         before = time.monotonic()
         with interrupts.held():
             self._child = Child(

@@ -1,4 +1,4 @@
-"""What a long queue costs: memory, the time to start again, and the speed of receiving from it."""
+"""The cost of a long queue: memory, the time of a restart, and the rate of receiving from it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tools.bench.report import figure, machine, megabytes, print_table
 from tools.bench.throughput import seconds
 
 _SHORT: Final = 8000
-"""Messages in the short queue at most: it never grows beyond what the broker keeps in memory."""
+"""The most messages in the short queue: few enough that the broker keeps all in memory."""
 _SAMPLE: Final = 48_000
-"""Messages taken out of either queue in a round: from the long one many times what is kept in memory."""
+"""Messages received from either queue in a round: for the long one many times what is kept in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 1_000_000
     size: int = 1024
@@ -42,9 +42,9 @@ class Measured:
     ready_after_kill_seconds: float = 0.0
     restarted_bytes: int | None = None
     empty_rate: list[float] = field(default_factory=list)
-    """From a short queue while there is no backlog."""
+    """The rate of receiving from a short queue, without a backlog in another queue."""
     short_rate: list[float] = field(default_factory=list)
-    """From a short queue beside the backlog."""
+    """The rate of receiving from a short queue, with a backlog in another queue."""
     backlog_rate: list[float] = field(default_factory=list)
     peak_receiving_bytes: int | None = None
 
@@ -59,7 +59,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
         loads = started.enter_context(LoadProcesses(1))
     rounds = _Rounds(loads, broker, options)
     figures = Measured(idle_bytes=resident_bytes(broker.pid))
-    rounds.short()  # a first time, not counted
+    rounds.short()  # a warm-up, not counted
     figures.empty_rate = [rounds.short() for _ in range(options.rounds)]
     figures.fill_rate = rounds.send(QUEUE, options.count)
     figures.filled_bytes = resident_bytes(broker.pid)
@@ -97,7 +97,7 @@ class _Rounds:
         return count / seconds(self._loads.run([job]))
 
     def short(self) -> float:
-        """Fill the short queue a little and empty it, again and again; the rate of the emptying."""
+        """Fill the short queue and empty it, repeatedly; returns the rate of receiving."""
         left, spent = self._sample, 0.0
         while left:
             part = min(_SHORT, left)

@@ -1,7 +1,7 @@
-"""Whether memory grows with the number of micro-batches: as many as a stream has in an hour, one right after the other.
+"""Memory over many micro-batches: as many as a stream has in an hour, one immediately after the other.
 
-A queue has as many messages as they take. Looked at, every so many batches, are the driver's JVM after a garbage
-collection, and the resident memory of the processes. The growth is given for the second half, when caches are full.
+The queue is filled before. At intervals of batches, two figures are recorded: the driver's JVM after a garbage
+collection, and the resident memory of the processes. Growth is computed for the second half, when caches are full.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ _PAUSE_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     batches: int = 3600
     messages: int = 10
-    """Of a micro-batch."""
+    """Messages of a micro-batch."""
     size: int = 1024
     tasks: int = 2
     sink: str = "noop"
-    """`capture`: into Parquet as the pipeline does it."""
+    """`capture` writes Parquet files as the pipeline does."""
 
     @property
     def every(self) -> int:
-        """Batches between two looks."""
+        """Batches between two samples."""
         return max(1, min(_EVERY, self.batches // 10))
 
 
 @dataclass(slots=True)
 class Sample:
-    """One look."""
+    """A sample of the memory."""
 
     batches: int
-    """Done so far."""
+    """Batches done so far."""
     seconds: float
-    """Since the start of the query."""
+    """Seconds since the start of the query."""
     memory: dict[str, int] = field(default_factory=dict)
     processes: int = 0
-    """Of Spark's Python."""
+    """The resident memory of Spark's Python processes."""
 
 
 def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _streaming(spark: SparkSession, target: Target, folder: Path, options: Optio
 
 
 def _samples(spark: SparkSession, query: StreamingQuery, plain: Plain, options: Options) -> Iterator[Sample]:
-    """Until the queue is empty: all is settled then."""
+    """Run the query until the queue is empty and all messages are settled."""
     began = time.monotonic()
     every = due = options.every
     while True:
@@ -143,7 +143,7 @@ def _look(spark: SparkSession, batches: int, seconds: float) -> Sample:
 
 
 def growth(samples: list[Sample], what: str) -> float | None:
-    """Bytes for every 1000 batches, by the line that fits the second half best; None when there is too little."""
+    """Return the bytes per 1000 batches, by linear regression over the second half; None with too few samples."""
     known = [(each.batches, each.memory[what]) for each in samples[len(samples) // 2 :] if what in each.memory]
     if len(known) < 2:
         return None

@@ -1,4 +1,4 @@
-"""What is measured: a Peeklock in a process of its own, and any other AMQP 1.0 broker that runs already."""
+"""The measured brokers: Peeklock in a child process, or any running AMQP 1.0 broker."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tools.bench.processes import Child, resident_bytes
 QUEUE: Final = "bench"
 SHORT_QUEUE: Final = "bench-short"
 LARGEST: Final = {"MaxSizeInMegabytes": 5120}
-"""The most the standard profile has: a million messages of 1 KiB are more than the default size."""
+"""The largest size of the standard profile: a million messages of 1 KiB exceed the default size."""
 _TWO_QUEUES: Final[Mapping[str, Mapping[str, Any]]] = {QUEUE: {}, SHORT_QUEUE: {}}
 _SOURCE: Final = Path(__file__).parents[2] / "src"
 _compiled: Path | None = None
 
 
 def use_compiled(folder: Path) -> None:
-    """Start Peeklock from here instead: a folder with what `make wheel` built."""
+    """Start Peeklock from this folder, which has the output of `make wheel`."""
     global _compiled
     if not any((folder / "peeklock" / "engine").glob("session.*.so")):
         raise ValueError(f"there is no compiled peeklock in {folder}; `make compiled` makes one in build/checkout/src")
@@ -36,23 +36,23 @@ def use_compiled(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A queue that load can be put on."""
+    """A queue of a broker that can be measured."""
 
     name: str
-    """What the tables call it."""
+    """The name in the tables."""
     url: str
     """A connection string or an AMQP URL."""
     address: str
     mode: ReceiveMode = ReceiveMode.SETTLE_FIRST
-    """Peek-lock where the broker has it: it then confirms what was completed. Others are asked for less."""
+    """Peek-lock if the broker supports it, with confirmed completions; otherwise what the broker supports."""
     pid: int | None = None
-    """The broker's process, where it is known."""
+    """The process id of the broker, if known."""
     idle_bytes: int | None = None
-    """Its memory before the first message."""
+    """The broker's memory before the first message."""
 
 
 class Peeklock:
-    """`peeklock serve` on a free port, with queues that hold what a benchmark needs. A context manager's resource.
+    """`peeklock serve` on a free port, with queues large enough for a benchmark. Created within a context manager.
 
     Queues are names with further properties, topics are given as they stand in a configuration file.
 
@@ -89,7 +89,7 @@ class Peeklock:
         return f"Peeklock {__version__}{compiled}{', memory' if self._memory else ''}"
 
     def start(self) -> float:
-        """Start it and wait until it takes connections; returns the seconds from the command to there."""
+        """Start the broker and wait until it accepts connections; returns the seconds it took."""
         command = [sys.executable, "-m", "peeklock", "serve", "--port", "0", "--config", str(self._config)]
         command += ["--log-level", "warning"]
         command += ["--memory"] if self._memory else ["--data", str(self._folder / "data")]
@@ -129,7 +129,7 @@ def _config(queues: Mapping[str, Mapping[str, Any]], topics: Sequence[dict[str, 
 
 
 def external_target(url: str, address: str) -> Target:
-    """A broker that somebody else started on this machine; ValueError when it is on another one."""
+    """Return a target for a running broker on this machine; ValueError if it is on another machine."""
     host = parse_endpoint(url).host
     if host not in ("localhost", "::1") and not host.startswith("127."):
         raise ValueError(f"the peer must be on this machine, so that both have the same network: not '{host}'")

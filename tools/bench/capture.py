@@ -1,7 +1,7 @@
-"""A capture from end to end: a queue is filled, captured into Parquet until it is empty, and the files are merged.
+"""The capture pipeline from end to end: fill a queue, capture it into Parquet until it is empty, compact the files.
 
-Stages come from Spark's progress events and from clocks around our own steps. They follow each other, so with what is
-left over they make the time of the whole. That every message is in the files once is checked at the end.
+The times of the stages come from Spark's progress events and from clocks around the pipeline's steps. The stages run
+one after the other and add up to the total, with the remainder. Finally every message must be in the files once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATIENCE_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 1_000_000
     size: int = 1024
@@ -47,21 +47,21 @@ class Measured:
 
     sending: float = 0.0
     starting: float = 0.0
-    """Of Spark."""
+    """Spark's seconds."""
     capturing: float = 0.0
     compacting: float = 0.0
     batches: int = 0
     files: int = 0
-    """Before compaction."""
+    """Files before the compaction."""
     files_compacted: int = 0
     spark_ms: dict[str, int] = field(default_factory=dict)
-    """Spark's own figures, of all micro-batches."""
+    """Spark's own figures, summed over all micro-batches."""
     clocks: dict[str, float] = field(default_factory=dict)
-    """Those of our steps."""
+    """The seconds of the pipeline's steps."""
     memory: dict[str, Kind] = field(default_factory=dict)
 
     def stages(self) -> dict[str, float]:
-        """Of the capture, in the order of their turn in a micro-batch; they make the whole."""
+        """Return the stages of the capture in the order of a micro-batch; they add up to the total."""
         step, ms = self.clocks.get, self.spark_ms.get
         adding, writing, moving = step("Lake.add_batch", 0.0), step("Lake.write", 0.0), step("LocalFiles.move", 0.0)
         stages = {
@@ -149,7 +149,7 @@ def _capture(
 
 
 class _Heard:
-    """Listens to what Spark tells of its micro-batches."""
+    """Collects Spark's progress events."""
 
     def __init__(self, spark: SparkSession) -> None:
         from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -177,9 +177,9 @@ class _Heard:
         spark.streams.addListener(Listener())
 
     def sums(self) -> tuple[int, dict[str, int]]:
-        """The number of micro-batches, and milliseconds by name, when the query has ended: told a little later."""
+        """Return the number of micro-batches, and milliseconds by name. Waits for the last events of an ended query."""
         if not self._ended.wait(_PATIENCE_SECONDS):
-            raise LoadFailed("Spark did not tell of the end of the query")
+            raise LoadFailed("Spark did not report the end of the query")
         return len(self._batches), dict(self._sums)
 
 

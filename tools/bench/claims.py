@@ -1,6 +1,6 @@
-"""Claims: what the broker's process takes for a message that is claimed, read packed and removed, in large batches.
+"""Claims: the broker's CPU time for a message that is claimed, read packed and removed, in large batches.
 
-The load is this process. It reads pages one behind the other, and looks into none of them.
+This process is the load. It reads one page after the other, without decoding them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _PROPERTIES: Final[dict[str, Any]] = {"tenant": "north", "kind": "order", "amoun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 500_000
     size: int = 1024
     rounds: int = 3
     batch: int = 100_000
-    """Messages of a claim."""
+    """Messages per claim."""
 
 
 @dataclass(slots=True)
 class Round:
-    """Seconds of the broker's processor, by step, and of the clock for all of them."""
+    """The broker's CPU seconds by step, and the elapsed seconds of all steps."""
 
     cpu: dict[str, float]
     seconds: float = 0.0
@@ -66,7 +66,7 @@ def _round(broker: Peeklock, options: Options) -> Round:
         payload = encoded_message(options.size, **_PROPERTIES)
         sender.send_all((payload for _ in range(options.count)), timeout=TIME_OUT)
         with connection.management(QUEUE) as management:
-            # A peek is answered when the index has all that was committed before.
+            # A peek is answered when the index has everything committed before.
             management.peek(1, 1)
             began = time.monotonic()
             owner, left = uuid4(), options.count
@@ -77,7 +77,7 @@ def _round(broker: Peeklock, options: Options) -> Round:
 
 
 def _batch(pid: int, management: Management, owner: UUID, count: int, cpu: dict[str, float]) -> int:
-    """One claim from its begin to its end; how many messages it had."""
+    """Claim, read and remove messages once; returns their number."""
     named = {"claim-name": "bench", "claim-id": uuid4()}
     before = _cpu(pid)
     claim = management.request(
@@ -87,7 +87,7 @@ def _batch(pid: int, management: Management, owner: UUID, count: int, cpu: dict[
     found = _read(management, list(claim["ranges"]))
     read = _cpu(pid)
     removed = management.request("peeklock:remove-claim", named, TIME_OUT)["message-count"]
-    management.peek(1, 1)  # as above: the index is written later
+    management.peek(1, 1)  # waits for the index, as above
     done = _cpu(pid)
     if not found == removed == claim["message-count"]:
         raise LoadFailed(f"of {claim['message-count']} messages {found} were read and {removed} removed")

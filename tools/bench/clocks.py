@@ -1,4 +1,4 @@
-"""Clocks around steps of the pipeline, in whichever process a step runs: how long each took, as lines of one file.
+"""Clocks around the steps of the pipeline, in every process that runs one: the times are lines of one file.
 
 Spark's own figures tell how long it waited for the source or the sink, not what those did meanwhile. Clocks are put
 around public methods; nothing else of the pipeline is changed.
@@ -24,7 +24,7 @@ _FILE: Final = "PEEKLOCK_BENCH_CLOCKS"
 
 
 class ClockedSource(ServiceBusDataSource):
-    """The data source, with clocks in the process that claims and settles for a stream."""
+    """The data source with clocks in the process that claims and settles for a stream."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         _clock_claims()
@@ -32,19 +32,19 @@ class ClockedSource(ServiceBusDataSource):
 
 
 class Clocks:
-    """What was measured. To be made before Spark is started: its processes inherit where to write to."""
+    """The measured times. Create it before Spark starts: Spark's processes inherit the path of the file."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clocks"
         self._file.touch()
         os.environ[_FILE] = str(self._file)
         self.path = folder / "found"
-        """To be first where Spark's workers look for modules: there they find the clocked source as `servicebus`."""
+        """The first folder on the module path of Spark's workers: it has the data source with clocks."""
         self.path.mkdir()
         (self.path / "pyspark_servicebus.py").write_text("from bench.clocks import ClockedSource as DefaultSource\n")
 
     def start(self) -> None:
-        """For what runs in this process: the sink, and the settling after the end."""
+        """Add clocks in this process: to the sink, and to the settling after the end."""
         from peeklock.spark.pipelines.files import LocalFiles
         from peeklock.spark.pipelines.lake import Lake
 
@@ -54,7 +54,7 @@ class Clocks:
         _clock(LocalFiles, "move")
 
     def seconds(self) -> dict[str, float]:
-        """Of each step until now, in all."""
+        """Return the total seconds of each step so far."""
         sums: dict[str, float] = defaultdict(float)
         for line in self._file.read_text().splitlines():
             step, took = json.loads(line)
@@ -70,7 +70,7 @@ def _clock_claims() -> None:
 
 
 def _clock(owner: type, method: str) -> None:
-    """Once, for as long as this process lives."""
+    """Add clocks to this process. Called once."""
     work = getattr(owner, method)
     if hasattr(work, "__wrapped__"):
         return

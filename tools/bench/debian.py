@@ -1,7 +1,7 @@
-"""Programs out of Debian's packages, unpacked into a folder: nothing is installed, and no rights are needed for it.
+"""Programs from Debian packages, unpacked into a folder without installing them and without root rights.
 
-Packages come from where this machine's apt gets its own, of this or of another release of Debian. A program of another
-release needs that release's libraries: they are unpacked too, and its programs are started through its own loader.
+Packages come from this machine's apt sources, of this or another release of Debian. A program of another release
+requires that release's libraries: they are unpacked too, and its programs are started with its own loader.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from tools.bench.packages import Unavailable, once, run
 
 _SOURCES: Final = Path("/etc/apt")
 _WANTED: Final = re.compile(r"(lib|zlib|erlang-|rabbitmq-)")
-"""Of all that a package depends on: libraries and its own kind. The rest, from dpkg to Python, is not needed to run."""
+"""The dependencies that are unpacked: libraries and Erlang packages. Others, such as dpkg or Python, are not needed."""
 
 _PROGRAMS: Final = ("bin/*", "erts-*/bin/*", "lib/*/bin/*", "lib/*/priv/bin/*")
-"""Where Erlang's are, in its folder."""
+"""The folder of Erlang's programs within its own folder."""
 
 
 def codename() -> str:
-    """Of the release of Debian that this is; Unavailable on anything else."""
+    """Return the code name of this machine's Debian release; Unavailable on other systems."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
     if release.get("ID") != "debian" or shutil.which("apt-get") is None:
-        raise Unavailable("this is not Debian, whose packages are unpacked for it")
+        raise Unavailable("this system is not Debian; Debian's packages are required")
     return release["VERSION_CODENAME"]
 
 
 def unpack(package: str, folder: Path, release: str | None = None, *, wanted: re.Pattern[str] = _WANTED) -> Path:
-    """Unpack a package with its libraries below a folder, and return the root of it; once for all runs."""
+    """Unpack a package with its libraries below a folder, once for all runs; returns the root folder."""
     return once(folder, lambda root: _unpack(package, root, release or codename(), wanted))
 
 
@@ -53,7 +53,7 @@ def _unpack(package: str, root: Path, release: str, wanted: re.Pattern[str]) -> 
 
 
 class _Apt:
-    """An apt with lists and a cache of its own, that thinks nothing is installed."""
+    """An apt with its own lists and cache, and an empty list of installed packages."""
 
     def __init__(self, folder: Path, release: str) -> None:
         self.folder = folder
@@ -81,14 +81,14 @@ class _Apt:
             "Dir::State::lists": str(self.folder / "lists"),
             "Dir::Cache": str(self.folder / "cache"),
             "Debug::NoLocking": "1",
-            "APT::Sandbox::User": "root",  # the folder is ours, not that of the user apt would become
+            "APT::Sandbox::User": "root",  # the user that apt would switch to cannot write to the folder
         }
         options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
         return run(["apt-get", *options, *arguments], seconds=seconds, folder=self.folder / "archives")
 
 
 def _write_sources(folder: Path, own: str, release: str) -> None:
-    """This machine's own sources of Debian, with the name of the release changed."""
+    """Return this machine's apt sources for Debian, with the name of the release replaced."""
     found = 0
     for path in (_SOURCES / "sources.list", *sorted((_SOURCES / "sources.list.d").glob("*"))):
         if path.suffix not in (".list", ".sources") or not path.is_file():
@@ -96,7 +96,7 @@ def _write_sources(folder: Path, own: str, release: str) -> None:
         text = path.read_text()
         if not re.search(rf"\b{own}\b", text):
             continue
-        # Updates of the release that this is have no place among those of another one.
+        # The updates of this release are of no use for another one.
         text = re.sub(rf"\b{own}-(updates|backports)\b", "" if path.suffix == ".sources" else own, text)
         (folder / path.name).write_text(re.sub(rf"\b{own}\b", release, text))
         found += 1
@@ -108,7 +108,7 @@ def _write_sources(folder: Path, own: str, release: str) -> None:
 
 
 def _move_home(root: Path) -> None:
-    """Make what was built for / run from here: Erlang's scripts name their folder, its programs their loader."""
+    """Make the programs run from this folder: Erlang's scripts have absolute paths, its programs a fixed loader."""
     erlang = root / "usr/lib/erlang"
     places = [path for parent in ("lib", "usr/lib") for path in sorted(root.glob(f"{parent}/*-linux-gnu*"))]
     loader = next((found for place in places for found in place.glob("ld-linux*.so.*")), None)
@@ -128,7 +128,7 @@ def _wrap(program: Path, loader: Path, libraries: Sequence[Path]) -> None:
     behind = program.with_name(f"{program.name}.elf")
     program.rename(behind)
     places = ":".join(map(str, libraries))
-    # Some of Erlang's programs go by the name that they are called by.
+    # Some of Erlang's programs depend on the name by which they are called.
     command = f'exec "{loader}" --argv0 "{program}" --library-path "{places}" "{behind}" "$@"'
     program.write_text(f"#!/bin/sh\n{command}\n")
     program.chmod(0o755)

@@ -1,7 +1,7 @@
-"""What a message costs the broker as something grows: the queue, the number of queues, connections or sessions.
+"""The broker's cost of a message as a quantity grows: the queue, the number of queues, connections or sessions.
 
-The cost is the broker's CPU time, all threads, for each message. The load comes from this process, through
-`peeklock.client`, always with as many messages in flight; how fast it is does not matter here.
+The cost is the broker's CPU time per message, of all threads. This process is the load, with `peeklock.client` and
+a constant number of messages in flight; its speed does not matter.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tools.bench.report import figure, machine, megabytes, print_table
 CURVES: Final = ("messages", "entities", "connections", "sessions")
 HEADS: Final = ("there are", "send µs", "send/s", "receive µs", "receive/s", "resident MB", "start, s")
 _LINKS: Final = 1000
-"""Queues that are used at most: so many are taken from all of them, evenly."""
+"""The most queues that are used: so many are chosen evenly from all."""
 _IN_FLIGHT: Final = 1000
 _OF_A_SESSION: Final = 10
-"""Messages that each session has, and that are taken when it is accepted."""
+"""Messages of each session, and received when it is accepted."""
 _WAIT_SECONDS: Final = 60.0
 _SPARE: Final = 4
-"""Connections that the broker shall have room for beside those that are counted."""
+"""Connections that the broker allows in addition to the measured ones."""
 _MOST_CONNECTIONS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     messages: tuple[int, ...] = (1_000, 100_000, 1_000_000, 10_000_000)
     entities: tuple[int, ...] = (1, 100, 1_000, 10_000)
@@ -48,13 +48,13 @@ class Options:
     curves: tuple[str, ...] = CURVES
     size: int = 100
     sample: int = 40_000
-    """Messages that a figure is taken from."""
+    """Messages measured for one figure."""
     rounds: int = 3
 
 
 @dataclass(slots=True)
 class Point:
-    """One place on a curve; medians of the rounds."""
+    """One point of a curve; medians of the rounds."""
 
     at: int
     send_us: float
@@ -63,11 +63,11 @@ class Point:
     receive_rate: float
     resident_bytes: int | None
     ready_seconds: float | None = None
-    """From the command to a connection, where the broker was started with what is counted."""
+    """Seconds of a start, if the broker was started with this quantity."""
 
 
 def run(options: Options, folder: Path, started: ExitStack, results_file: Path | None = None) -> dict[str, Any]:
-    """Measure, print the tables, and return all figures; they are in the file after each curve."""
+    """Measure, print the tables, and return all figures. The file is written after each curve."""
     print(f"Growth: messages of {options.size:,} bytes, {options.sample:,} for each figure, {options.rounds} rounds.")
     print(f"{machine()}; data on {file_system(folder)}.", flush=True)
     results: dict[str, Any] = {
@@ -96,7 +96,7 @@ def run(options: Options, folder: Path, started: ExitStack, results_file: Path |
 
 
 def row(point: Point) -> list[str]:
-    """As it is in a table."""
+    """Return the point as a row of the table."""
     return [
         f"{point.at:,}",
         figure(point.send_us, 1),
@@ -112,14 +112,14 @@ def row(point: Point) -> list[str]:
 
 
 def _messages(options: Options, folder: Path, stack: ExitStack) -> Iterator[Point]:
-    """One queue that holds more and more."""
+    """Measure one queue with an increasing number of messages."""
     broker = _Broker(folder, stack, [QUEUE])
     connection = broker.connect(stack)
     sender = connection.sender(QUEUE)
     payload = encoded_message(options.size)
     held = 0
     for number in sorted(options.messages):
-        # Filled in parts, so that a signal is heard in between.
+        # Filled in parts, so that signals are handled in between.
         while held < number:
             held += sender.send_all(repeat(payload, min(100_000, number - held)))
         receiver = connection.receiver(QUEUE, credit=PREFETCH)
@@ -137,7 +137,7 @@ def _messages(options: Options, folder: Path, stack: ExitStack) -> Iterator[Poin
 
 
 def _entities(options: Options, folder: Path, stack: ExitStack) -> Iterator[Point]:
-    """More and more queues, all of which are sent to and received from in turn, up to a number of links."""
+    """Measure an increasing number of queues, which are used in turn, up to a number of links."""
     for number in sorted(options.entities):
         place = folder / str(number)
         place.mkdir()
@@ -160,7 +160,7 @@ def _entities(options: Options, folder: Path, stack: ExitStack) -> Iterator[Poin
 
 
 def _connections(options: Options, folder: Path, stack: ExitStack) -> Iterator[Point]:
-    """More and more connections that all send to one queue; one receives, the others have a receiver that waits."""
+    """Measure an increasing number of connections that send to one queue; one of them receives, the others idle."""
     broker = _Broker(folder, stack, [QUEUE, "quiet"])
     most = _allowed_connections(max(options.connections))
     senders: list[Sender] = []
@@ -183,7 +183,7 @@ def _connections(options: Options, folder: Path, stack: ExitStack) -> Iterator[P
 
 
 def _sessions(options: Options, folder: Path, stack: ExitStack) -> Iterator[Point]:
-    """More and more sessions in a queue; the next one is accepted, ten of its messages are taken, and it is left."""
+    """Measure an increasing number of sessions: accept the next one, receive ten of its messages, close it."""
     numbers = sorted(options.sessions)
     broker = _Broker(folder, stack, [f"sessions-{number}" for number in numbers], RequiresSession=True)
     connection = broker.connect(stack)
@@ -195,7 +195,7 @@ def _sessions(options: Options, folder: Path, stack: ExitStack) -> Iterator[Poin
         sender.send_all(islice(cycle(payloads), number * _OF_A_SESSION))
 
         def send(sender: Sender = sender, payloads: list[bytes] = payloads) -> int:
-            # As many for each session as are taken of one, so that none is found with fewer.
+            # As many as are received from each session, so that none has fewer.
             sessions = islice(cycle(payloads), accepts)
             return sender.send_all(chain.from_iterable(repeat(each, _OF_A_SESSION) for each in sessions))
 
@@ -218,13 +218,13 @@ _MEASURES: Final[dict[str, Callable[[Options, Path, ExitStack], Iterator[Point]]
 
 
 class _Broker:
-    """A Peeklock with these queues, and what it spends."""
+    """A running Peeklock with these queues, and its CPU time."""
 
     def __init__(self, folder: Path, stack: ExitStack, queues: Sequence[str], **properties: Any) -> None:
         self._broker = Peeklock(folder, stack, queues=dict.fromkeys(queues, properties))
         self.ready_seconds = self._broker.start()
         endpoint = parse_endpoint(self._broker.target(queues[0]).url)
-        # With the key as a password: a token for each queue would be asked for and shown otherwise.
+        # With the key as the password; otherwise the client puts a token for each queue.
         self._url = f"amqp://{endpoint.key_name}:{endpoint.key}@{endpoint.host}:{endpoint.port}"
 
     def connect(self, stack: ExitStack) -> Connection:
@@ -239,7 +239,7 @@ class _Broker:
         receive: Callable[[], int],
         ready_seconds: float | None = None,
     ) -> Point:
-        """Send and receive in turn, so that as much is there afterwards; the first time is not counted."""
+        """Send and receive in turn, so that the number of messages stays the same; the first round is not counted."""
         send()
         receive()
         both = [(self._spent(send), self._spent(receive)) for _ in range(rounds)]
@@ -257,12 +257,12 @@ class _Broker:
     def _cpu(self) -> float:
         spent = cpu_seconds(self._broker.pid)
         if spent is None:
-            raise LoadFailed("the system does not tell the CPU time of a process; growth is measured on Linux")
+            raise LoadFailed("the CPU time of a process is unknown on this system; growth requires Linux")
         return spent
 
 
 def _spread(senders: Sequence[Sender], payload: bytes, count: int) -> int:
-    """Send through each in turn, with as many in flight as if it were one."""
+    """Send through each sender in turn, with a constant number of messages in flight in total."""
     turns = cycle(senders)
     left = count
     while left:
@@ -295,7 +295,7 @@ def _take(receiver: Receiver, count: int, *, confirm: bool = True) -> int:
 
 
 def _take_from_all(receivers: Sequence[Receiver], each: int) -> int:
-    """Ask all of them first, so that they need not wait for each other."""
+    """Grant credit to all receivers first, so that they do not wait for each other."""
     for receiver in receivers:
         receiver.credit = each
         receiver.receive(0, 0.0)
@@ -322,7 +322,7 @@ def _in_session(size: int, index: int) -> bytes:
 
 
 def _allowed_connections(wanted: int) -> int:
-    """No more than the broker takes, and than this process may have files."""
+    """Limit the number of connections to what the broker and the file limit of this process allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + 200
     if soft < needed:
@@ -330,5 +330,5 @@ def _allowed_connections(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     allowed = min(wanted, _MOST_CONNECTIONS - _SPARE, soft - 200)
     if allowed < wanted:
-        print(f"  {allowed:,} connections instead of {wanted:,}: there is no room for more.")
+        print(f"  {allowed:,} connections instead of {wanted:,}: the limits allow no more.")
     return allowed

@@ -1,4 +1,4 @@
-"""Ctrl-C, a termination signal or the time limit ends a run by an exception, but never halfway through a start."""
+"""Ctrl-C, SIGTERM or the time limit ends a run with an exception, but never while a process is being started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 class Stopped(BaseException):
-    """The run shall end; what was started is ended on the way out."""
+    """The run must end. Started processes are ended while the exception is handled."""
 
 
 class Interrupts:
@@ -30,14 +30,14 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within, a signal waits: so a process that is being started is known to whom shall end it."""
+        """Delay signals within this context, so that a process being started is always registered for its end."""
         with self._holding(self._held + 1):
             yield
         self._raise()
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Within, a signal does not wait, although it does around it."""
+        """Deliver signals within this context, inside one that delays them."""
         with self._holding(0):
             self._raise()
             yield

@@ -1,7 +1,7 @@
-"""A Kafka broker of our own, and Spark's source for it: fetched by Maven, a private folder and ports, loopback only.
+"""A private Kafka broker, and Spark's source for it: fetched with Maven, with its own folder and ports, on loopback.
 
-One node that is broker and controller, with the defaults of its distribution. Kafka does not sync its log to disk for
-each message, so it promises less than Peeklock does.
+It is one node, broker and controller, with the defaults of its distribution. Kafka does not sync its log to disk for
+each message, so its durability is weaker than Peeklock's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tools.bench.processes import Child, StartFailed, free_port
 SERVER: Final = "4.1.0"
 SOURCE: Final = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    # Maven Central has no later one that can be had as a whole.
+    # The latest version that is complete on Maven Central.
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.12.1",
 )
-"""Spark's source of its own, with the versions of what it needs that it was built with."""
+"""Spark's source for Kafka, with the dependencies that it was built with."""
 _PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin"
 _PROJECT: Final = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -38,13 +38,13 @@ _PROJECT: Final = f"""\
 </project>
 """
 _HEAP: Final = "-Xmx1g"
-"""As Kafka's own start script has it."""
+"""The options of Kafka's own start script."""
 _START_SECONDS: Final = 60.0
 _FETCH_SECONDS: Final = 900
 
 
 def fetch_kafka(cache: Path) -> Path:
-    """The folder with Kafka's jars."""
+    """Return the folder with Kafka's jars."""
     _check_tools()
 
     def make(folder: Path) -> None:
@@ -56,7 +56,7 @@ def fetch_kafka(cache: Path) -> Path:
 
 
 def fetch_source(cache: Path) -> list[Path]:
-    """The jars of Spark's source for Kafka."""
+    """Return the jars of Spark's source for Kafka."""
     _check_tools()
 
     def make(folder: Path) -> None:
@@ -112,7 +112,7 @@ class Kafka:
 def _check_tools() -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
-            raise Unavailable(f"it needs {tool}")
+            raise Unavailable(f"it requires {tool}")
 
 
 def _settings(folder: Path, port: int, controller: int, partitions: int) -> str:

@@ -1,4 +1,4 @@
-"""The load: processes with one connection each that send, receive and take the time, through `peeklock.client`.
+"""The load: processes with one connection each that send, receive and measure time, with `peeklock.client`.
 
 A job connects, reports that it is ready and waits until all of its kind are; only then does the time start. All times
 are of the system's monotonic clock, which processes share.
@@ -36,7 +36,7 @@ SETTLE_AT_ONCE: Final = 250
 PEEK_AT_ONCE: Final = 1000
 REMOVE_AT_ONCE: Final = 500
 _BATCHES: Final = 32
-"""On their way at a time."""
+"""Messages in flight at once."""
 _QUIET_SECONDS: Final = 0.2
 _READY_SECONDS: Final = 60.0
 
@@ -47,7 +47,7 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one load process shall do, on a connection of its own."""
+    """The job of one load process, with its own connection."""
 
     url: str
     address: str
@@ -55,7 +55,7 @@ class Job:
     size: int = 0
     mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     seconds: float = 600.0
-    """The longest it may take."""
+    """The most seconds that the job may take."""
 
 
 class Send(Job):
@@ -63,18 +63,18 @@ class Send(Job):
 
 
 class SendBatches(Job):
-    """As `Send`, in batches as large as the queue takes, which are made before the time starts."""
+    """Like `Send`, in batches of the maximum size, which are encoded before the time starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendNumbered(Job):
-    """As `Send`, with an application property `number` that goes through these, again and again."""
+    """Like `Send`, with an application property `number` that cycles through these numbers."""
 
     numbers: range
 
 
 class SendRows(Job):
-    """As `Send`; each has an id of its own and three application properties, as the rows of a table would."""
+    """Like `Send`; each message has its own id and three application properties, like the row of a table."""
 
 
 class Receive(Job):
@@ -83,7 +83,7 @@ class Receive(Job):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peek(Job):
-    """Look at `count` messages from a sequence number on, page by page, and decode them."""
+    """Peek `count` messages from a sequence number on, page by page, and decode them."""
 
     first: int
 
@@ -94,25 +94,25 @@ class Defer(Job):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove(Job):
-    """Receive `count` deferred messages by their numbers, for good, from a sequence number on without gaps."""
+    """Receive and delete `count` deferred messages with consecutive numbers, from a sequence number on."""
 
     first: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace(Job):
-    """Send one message every `interval_seconds`, with one in flight, and note how long each outcome took."""
+    """Send one message every `interval_seconds`, with one in flight, and record the time until each outcome."""
 
     interval_seconds: float
 
 
 class Watch(Job):
-    """Receive what `Pace` sends, and note how long each message was under way."""
+    """Receive the messages of `Pace`, and record the latency of each."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a job has to say."""
+    """The result of a job."""
 
     count: int
     began: float
@@ -120,11 +120,11 @@ class Result:
     latencies: list[float] = field(default_factory=list)
     """Seconds."""
     cpu_seconds: float = 0.0
-    """What the load process itself spent."""
+    """CPU seconds of the load process."""
 
 
 def encoded_message(size: int, body_start: bytes = b"", **user: Any) -> bytes:
-    """A durable message with a body of `size` bytes, and with these application properties."""
+    """Return a durable message with a body of `size` bytes and these application properties."""
     return Message(
         header=Header(durable=True),
         properties=Properties(message_id="x" * 16),
@@ -134,10 +134,10 @@ def encoded_message(size: int, body_start: bytes = b"", **user: Any) -> bytes:
 
 
 class LoadProcesses:
-    """A number of processes that wait for jobs. A context manager; leaving it ends them."""
+    """A pool of processes that wait for jobs. They are ended with the context."""
 
     def __init__(self, number: int) -> None:
-        # Spawned, not forked: nothing of this process takes part in the load.
+        # Spawned, not forked, so that the load shares no state with this process.
         context = multiprocessing.get_context("spawn")
         self._received = context.Value("q", 0)
         self._pipes: list[Pipe] = []
@@ -165,7 +165,7 @@ class LoadProcesses:
                 process.join()
 
     def run(self, jobs: list[Job], before: Callable[[], None] = lambda: None) -> list[Result]:
-        """Do all jobs at the same time, each in a process; `before` is called when all are ready to start."""
+        """Run all jobs at the same time, each in a process. `before` is called when all are ready to start."""
         pipes = self._pipes[: len(jobs)]
         assert len(pipes) == len(jobs)
         self._received.value = 0
@@ -195,7 +195,7 @@ def _answer(pipe: Pipe, seconds: float) -> Any:
 
 
 def _work(pipe: Pipe, received: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     while True:
         try:
             job = pipe.recv()
@@ -339,7 +339,7 @@ def _watch(connection: Connection, job: Watch, received: Any) -> Result:
         latencies.append((time.monotonic_ns() - int.from_bytes(message.body[:8], "big")) / 1e9)
         receiver.accept(message)
     if len(latencies) < job.count:
-        raise LoadFailed(f"{job.count - len(latencies)} messages did not come")
+        raise LoadFailed(f"{job.count - len(latencies)} messages were not received")
     receiver.confirm()
     return Result(job.count, began, time.monotonic(), latencies)
 

@@ -1,4 +1,4 @@
-"""The memory of a Spark that this process started, and of what else is told: by kind of process, as the system says."""
+"""The resident memory of a Spark that this process started, and of other processes, by kind of process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STREAM: Final = "stream's Python"
 PLANNING: Final = "planning workers"
 TASKS: Final = "task workers"
 _MARKS: Final = {
-    " org.apache.spark.launcher.Main ": None,  # it makes the command line of the next one, and ends
+    " org.apache.spark.launcher.Main ": None,  # builds the command line of the JVM, and ends
     "/java ": JVM,
     " pyspark.sql.streaming.python_streaming_source_runner": STREAM,
     " pyspark.daemon pyspark.sql.worker.": PLANNING,
     " pyspark.daemon pyspark.worker": TASKS,
 }
-"""What is in the command line of each kind. A local Spark's executor is in the driver's JVM."""
+"""Part of the command line of each kind. The executor of a local Spark is in the driver's JVM."""
 _PAUSE_SECONDS: Final = 0.5
 
 
@@ -34,12 +34,12 @@ class Kind:
     """The processes of one kind."""
 
     largest_bytes: int
-    """Of one of them."""
+    """The most memory of one process."""
     number: int
 
 
 def spark_processes() -> Iterator[tuple[str, int]]:
-    """Kind and process id of this process and of what Spark runs below it."""
+    """Yield kind and process id of this process and of Spark's processes below it."""
     yield PYTHON, os.getpid()
     for pid in tree(os.getpid())[1:]:
         command = _command(pid)
@@ -51,7 +51,7 @@ def spark_processes() -> Iterator[tuple[str, int]]:
 
 
 def resident_now() -> dict[str, Kind]:
-    """Resident memory of the kinds that there are."""
+    """Return the resident memory of each kind of process."""
     found: dict[str, list[int]] = defaultdict(list)
     for kind, pid in spark_processes():
         size = resident_bytes(pid)
@@ -61,10 +61,10 @@ def resident_now() -> dict[str, Kind]:
 
 
 class Peaks:
-    """Looks again and again while it is open, in a thread. A context manager."""
+    """Samples the memory in a thread, within its context."""
 
     def __init__(self, others: Mapping[str, int]) -> None:
-        """`others` are processes that are not Spark's: kind and id."""
+        """`others`: kind and id of processes that are not Spark's."""
         self._others = dict(others)
         self._highest: dict[str, dict[int, int]] = defaultdict(dict)
         self._stopped = threading.Event()
@@ -80,7 +80,7 @@ class Peaks:
         self._stop()
 
     def highest(self) -> dict[str, Kind]:
-        """The most that a process of each kind had until now, and how many there were in all. It looks no further."""
+        """Stop sampling. Returns the peak memory of a process of each kind, and the number of processes."""
         self._stop()
         self._look()
         return {kind: Kind(max(by_pid.values()), len(by_pid)) for kind, by_pid in self._highest.items()}

@@ -1,6 +1,6 @@
 """The `$management` operations on messages, in batches of 1, 100 and 1000, beside a plain receive in the same run.
 
-The load is this process: the figures count whole messages, however many a request carries.
+This process is the load. The figures count messages, not requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tools.bench.processes import file_system
 from tools.bench.report import figure, machine, median, print_table
 
 IN_FLIGHT: Final = 4
-"""Requests under way at once."""
+"""Requests in flight at once."""
 SETTLE_AT_ONCE: Final = 250
 TIME_OUT: Final = 120.0
 FAR_AWAY_MS: Final = 30 * 24 * 3600 * 1000
@@ -41,10 +41,10 @@ FAR_AWAY_MS: Final = 30 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 20_000
-    """Messages; with batches of one a twentieth of them."""
+    """Messages; a twentieth of them for batches of one."""
     size: int = 1024
     rounds: int = 3
     batches: tuple[int, ...] = (1, 100, 1000)
@@ -52,7 +52,7 @@ class Options:
 
 def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     """Measure, print the table, and return all figures."""
-    print(f"Operations: {options.count:,} messages of {options.size:,} bytes, {IN_FLIGHT} requests under way.")
+    print(f"Operations: {options.count:,} messages of {options.size:,} bytes, {IN_FLIGHT} requests in flight.")
     print(f"{machine()}; data on {file_system(folder)}.")
     broker = Peeklock(folder, started)
     broker.start()
@@ -76,7 +76,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
 
 
 class _Load:
-    """Each measure fills the queue, does its work, leaves the queue empty and returns messages a second."""
+    """The measurements. Each fills the queue, leaves it empty and returns messages per second."""
 
     def __init__(self, connection: Connection, size: int) -> None:
         self._connection = connection
@@ -206,7 +206,7 @@ class _Load:
         return next(self._each(operation, [body]))
 
     def _each(self, operation: str, bodies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The replies in order, with some requests under way ahead of them."""
+        """Yield the replies in order, with some requests in flight."""
         waiting: list[Any] = []
         for body in bodies:
             waiting.append(self._requests.submit(_request(operation, body)))

@@ -1,7 +1,7 @@
-"""What the comparison needs and this project has not: peers and the load client's engine, fetched into a folder.
+"""Programs for the comparison that this project does not include: the peers and Qpid Proton, fetched into a folder.
 
-Everything comes through the package managers of this machine as they are set up: apt, Maven and pip. What cannot be had
-is said plainly (`Unavailable`), and is left out.
+Everything comes from the package managers of this machine as they are configured: apt, Maven and pip. A program that
+cannot be fetched raises Unavailable with the reason, and is left out of the comparison.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 ARTEMIS: Final = "org.apache.artemis:apache-artemis:2.56.0:tar.gz:bin"
 PROTON: Final = "python-qpid-proton==0.40.0"
-"""Its source distribution has the C sources of the engine."""
+"""The source distribution of this package has the C sources of Proton."""
 _COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:copy"
 _PROTON_PARTS: Final = (
     "src/core/**/*.c",
@@ -31,13 +31,13 @@ LOAD_SOURCE: Final = Path(__file__).with_name("proton_load.c")
 
 
 class Unavailable(Exception):
-    """Something cannot be had on this machine, and why."""
+    """A program is unavailable on this machine; `str()` is the reason."""
 
 
 def run(
     command: Sequence[str], *, seconds: int, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a program prints; Unavailable when it is not there, fails or takes too long."""
+    """Run a program and return its output; Unavailable if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
@@ -47,14 +47,14 @@ def run(
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{command[0]} took more than {seconds} seconds") from None
     if done.returncode != 0:
-        raise Unavailable(f"{Path(command[0]).name} failed: {_complaint(done.stdout + done.stderr)}")
+        raise Unavailable(f"{Path(command[0]).name} failed: {_first_error(done.stdout + done.stderr)}")
     return done.stdout
 
 
 def once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Have something made in a folder, unless an earlier run made it there. What is half made is made again."""
+    """Build something in a folder, unless an earlier run has completed it there."""
     stamp = folder / ".made"
-    # Some of what is made has its own place written into it: a folder that was moved is made again.
+    # Some results contain their own path, so a folder that was moved is built again.
     if not stamp.is_file() or stamp.read_text() != str(folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -64,9 +64,9 @@ def once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def fetch_artemis(cache: Path) -> Path:
-    """The folder of ActiveMQ Artemis's distribution."""
+    """Fetch ActiveMQ Artemis; returns the folder of its distribution."""
     if shutil.which("java") is None:
-        raise Unavailable("it needs Java")
+        raise Unavailable("it requires Java")
 
     def make(folder: Path) -> None:
         run(["mvn", "-q", "-B", _COPY, f"-Dartifact={ARTEMIS}", f"-DoutputDirectory={folder}"], seconds=900)
@@ -81,10 +81,10 @@ def fetch_artemis(cache: Path) -> Path:
 
 
 def build_load_client(cache: Path) -> Path:
-    """The load client, compiled with Proton's engine; again when its source has changed."""
+    """Compile the load client with Proton, again when its source has changed; returns its path."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise Unavailable("the load client needs a C compiler")
+        raise Unavailable("the load client requires a C compiler")
     proton = once(cache / "proton", lambda folder: _fetch_proton(folder, compiler))
     (include,) = proton.glob("*/include")
     program = proton / "load"
@@ -113,8 +113,8 @@ def _extract(archive: Path, folder: Path) -> None:
     archive.unlink()
 
 
-def _complaint(output: str) -> str:
-    """The first line that says it is an error, or else the first."""
+def _first_error(output: str) -> str:
+    """Return the first line with an error, otherwise the first line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("E:", "[ERROR]", "ERROR")) and len(line) > 20]
     return " ".join((errors or lines)[:1] or ["it said nothing"])[:300]

@@ -1,4 +1,4 @@
-"""The generated parts of docs/benchmarks/peers.md and growth.md: tables and plots of the figures of runs.
+"""The generated parts of docs/benchmarks/peers.md and growth.md: tables and plots from the figures of runs.
 
 The text between a pair of marks is replaced; the rest of each page is written by hand.
 """
@@ -37,7 +37,7 @@ from tools.bench.plots import Bars, curves, panels
 from tools.bench.report import figure, megabytes
 
 PLOTS: Final = "plots"
-"""The folder beside the pages."""
+"""The folder of the plots, beside the pages."""
 _ALONG: Final = {
     "messages": "messages in the queue",
     "entities": "queues of the broker; up to 1,000 of them are used in turn",
@@ -47,11 +47,11 @@ _ALONG: Final = {
 
 
 def write(folder: Path, peers: Path | None, grown: Path | None) -> list[Path]:
-    """Replace the generated parts of the pages in a folder that there are figures for; the files that were written."""
+    """Replace the generated parts of the pages for which there are figures; returns the written files."""
     texts: dict[Path, str] = {}
     plots: dict[Path, str] = {}
     outdated: list[Path] = []
-    # All is made before anything is written: pages that cannot be made are left as they are, with their plots.
+    # Everything is generated before anything is written, so that a failure leaves all pages and plots unchanged.
     for name, source, make in (("peers", peers, _peers), ("growth", grown, _growth)):
         if source is not None:
             lines, drawn = make(json.loads(source.read_text()))
@@ -68,7 +68,7 @@ def write(folder: Path, peers: Path | None, grown: Path | None) -> list[Path]:
 
 
 def replaced(text: str, name: str, lines: list[str]) -> str:
-    """A page with other lines between the marks of this name; ValueError when it has none."""
+    """Replace the lines between the marks of this name; ValueError when the page has no such marks."""
     begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise ValueError(f"the page needs the lines '{begin}' and '{end}', once and in this order")

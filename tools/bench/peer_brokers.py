@@ -1,4 +1,4 @@
-"""The brokers of the comparison, each started as its own documentation says, with the same queues.
+"""The brokers of the comparison, each started as its documentation recommends, with the same queues.
 
 What is not here is fetched, what cannot be had is left out with the reason.
 """
@@ -24,16 +24,16 @@ from tools.bench.proton import Access
 from tools.bench.rabbitmq import QUEUE_TYPES, Node
 
 MANY: Final = 100
-"""Queues, for the cells with many."""
+"""The number of queues in cells with many queues."""
 NEWER_DEBIAN: Final = "trixie"
-"""The release whose RabbitMQ is a 4.x."""
+"""The Debian release that has RabbitMQ 4."""
 CONFIRMED: Final = "confirmed"
-"""Of Peeklock: with completions that are confirmed, as the official SDKs ask for and no other broker offers."""
+"""A kind of Peeklock's queues: with confirmed completions, as the official SDKs use. No other broker offers them."""
 NAMES: Final = ("peeklock", "peeklock-interpreted", "rabbitmq", "rabbitmq4", "artemis")
 
 
 class Broker(Protocol):
-    """One that was made, and can be started again after it was stopped."""
+    """A broker that can be started again after it was stopped."""
 
     def start(self) -> float: ...
     def stop(self) -> None: ...
@@ -41,49 +41,49 @@ class Broker(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Running:
-    """A broker that runs, and the kinds of queues that it is measured with."""
+    """A running broker, and its kinds of queues that are measured."""
 
     name: str
     broker: Broker
     process: Callable[[], int]
     access: Callable[[], dict[str, Access]]
-    """By kind of queue; the kind is empty where there is one only. Known after each start."""
+    """Addresses by kind of queue; the kind is empty if there is only one. Set at each start."""
     settings: dict[str, str]
     starts: list[float]
-    """Seconds from the command to a connection."""
+    """Seconds of the start, until a connection was accepted."""
     idle_bytes: int = 0
 
     def cpu_seconds(self) -> float:
-        """Of its processes so far."""
+        """Return the CPU seconds of its processes so far."""
         return sum(cpu_seconds(pid) or 0.0 for pid in tree(self.process()))
 
     def resident_bytes(self) -> int:
         return sum(resident_bytes(pid) or 0 for pid in tree(self.process()))
 
     def highest_bytes(self) -> int:
-        """Of the main process, since its start."""
+        """Return the peak memory of the main process since its start."""
         return resident_bytes(self.process(), "VmHWM") or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where brokers come from and where they keep their data."""
+    """The folders of the brokers' programs and data."""
 
     cache: Path
     data: Path
     rabbitmq: Path | None = None
-    """The scripts of an installed RabbitMQ, instead of Debian's."""
+    """The folder with the scripts of an installed RabbitMQ, in place of Debian's."""
     rabbitmq4: Path | None = None
     artemis: Path | None = None
     """A folder with a distribution of Artemis."""
     compiled: Path | None = None
-    """A compiled Peeklock, measured beside the interpreted one."""
+    """The folder of a compiled Peeklock, measured in addition to the interpreted one."""
 
 
 def start_all(
     names: tuple[str, ...], places: Places, starts: int, started: ExitStack
 ) -> tuple[list[Running], dict[str, str]]:
-    """Start what can be had, so many times; the running ones, and why others are missing."""
+    """Start the available brokers; returns those that run, and the reasons why others are missing."""
     running, missing = [], {}
     for name in names:
         folder = places.data / name
@@ -96,7 +96,7 @@ def start_all(
                 one.starts.append(one.broker.start())
         except (Unavailable, StartFailed) as failure:
             missing[_CALLED[name]] = str(failure)
-            print(f"  left out: {failure}", flush=True)
+            print(f"  not available: {failure}", flush=True)
             continue
         one.idle_bytes = one.resident_bytes()
         running.append(one)
@@ -104,7 +104,7 @@ def start_all(
 
 
 def queue_names(kind: str = "") -> Iterator[str]:
-    """One queue, and many."""
+    """Return one queue, and many."""
     first = f"{QUEUE}-{kind}" if kind else QUEUE
     yield first
     yield from (f"{first}-{number:03d}" for number in range(MANY))
@@ -126,7 +126,7 @@ def _peeklock(places: Places, folder: Path, started: ExitStack, interpreted: boo
     def access() -> dict[str, Access]:
         endpoint = parse_endpoint(broker.target().url)
         as_others = Access(port=endpoint.port, address=QUEUE, user=endpoint.key_name, password=endpoint.key)
-        # The interpreted one is there for the difference, which is the same either way.
+        # The interpreted one shows the difference only, which is the same for all kinds of queues.
         return {"": as_others} | ({} if interpreted else {CONFIRMED: replace(as_others, confirmed=True)})
 
     settings = {"store": "its log, synced at every commit; SQLite as its index"}
@@ -198,7 +198,7 @@ def _artemis(places: Places, folder: Path, started: ExitStack) -> Running:
 
 
 def _asynchronous_io(cache: Path) -> Path | None:
-    """Where libaio is, which makes Artemis's journal quicker; None when the system has it, or nobody."""
+    """Return the folder of libaio, which makes Artemis's journal faster; None if installed or unavailable."""
     if ctypes.util.find_library("aio") is not None:
         return None
 
@@ -207,7 +207,7 @@ def _asynchronous_io(cache: Path) -> Path | None:
         found = next(root.rglob("libaio.so.1*"), None)
         if found is None:
             raise Unavailable(f"{package} has no library")
-        # Apart from the other libraries that were unpacked with it: Java shall use the system's.
+        # In a folder without the other unpacked libraries: Java must use the system's.
         shutil.copy(found.resolve(), folder / "libaio.so.1")
 
     for name in ("libaio1", "libaio1t64"):

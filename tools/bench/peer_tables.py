@@ -1,4 +1,4 @@
-"""The figures of the comparison as rows: what the terminal prints and what the page has are made of the same."""
+"""The figures of the comparison as rows, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = list[str]
 
 
 def print_tables(data: dict[str, Any]) -> None:
-    """All of them, as text."""
+    """Return all tables as text."""
     for queues, size in groups(data):
         print_table(title(queues, size), RATE_HEADS, rate_rows(data, queues, size))
         ratios = ratio_rows(data, queues, size)
@@ -41,12 +41,12 @@ def title(queues: int, size: int) -> str:
 
 
 def names(data: dict[str, Any]) -> list[str]:
-    """Brokers with their kinds of queues, in order."""
+    """Return the brokers with their kinds of queues, in order."""
     return [f"{one['name']} {kind}".strip() for one in data["brokers"] for kind in one["kinds"]]
 
 
 def groups(data: dict[str, Any]) -> list[tuple[int, int]]:
-    """Numbers of queues and sizes that there are figures for."""
+    """Return the numbers of queues and the sizes for which there are figures."""
     return sorted({(cell["queues"], cell["size"]) for cell in data["cells"]})
 
 
@@ -59,7 +59,7 @@ def connections(data: dict[str, Any]) -> list[int]:
 
 
 def per_round(data: dict[str, Any], what: str, **keys: Any) -> dict[int, float]:
-    """A figure of each round of a cell that did not fail; of one that was not finished, that of what was done."""
+    """Return the figure of each successful round of a cell; of an unfinished round the figure of its finished part."""
     return {
         cell["round"]: cell[what]
         for cell in data["cells"]
@@ -91,7 +91,7 @@ def rate_rows(data: dict[str, Any], queues: int, size: int) -> list[Row]:
 
 
 def ratio_rows(data: dict[str, Any], queues: int, size: int) -> list[Row]:
-    """Peeklock's rates to those of each other broker; of several Peeklocks it is the first that counts."""
+    """Return the ratios of the first Peeklock's rates to those of each other broker."""
     ours = [name for name in names(data) if name.startswith("Peeklock")]
     others = [name for name in names(data) if name not in ours]
     rows: list[Row] = []
@@ -122,7 +122,7 @@ def _ratio(mine: dict[int, float], theirs: dict[int, float]) -> str:
 
 
 def latencies(data: dict[str, Any], rate: int) -> dict[str, list[float | None]]:
-    """Seconds for each broker, as in the heads; None where it was measured and never finished."""
+    """Return the seconds of each broker, in the order of the columns; None where no round finished."""
     medians: dict[str, list[float | None]] = {}
     for name in names(data):
         tried = [row for row in data["latency"] if (row["broker"], row["rate"]) == (name, rate)]
@@ -167,7 +167,7 @@ def ceiling_rows(data: dict[str, Any]) -> list[Row]:
 
 
 def problems(data: dict[str, Any]) -> Iterator[str]:
-    """What is missing, failed or was not finished in its time."""
+    """Return notes on missing brokers, and on failed and unfinished cells."""
     for name, reason in data["missing"].items():
         yield f"{name} was left out: {_in_short(reason)}."
     for cell in [*data["cells"], *data["latency"]]:
@@ -180,7 +180,7 @@ def problems(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _in_short(reason: str) -> str:
-    """One line, and files by their names only: where they are on this machine is nobody's concern."""
+    """Shorten a reason to one line, with file names instead of this machine's paths."""
     return re.sub(r"(?:/[\w.+@-]+)+/([\w.+@-]+)", r"\1", " ".join(reason.split())).rstrip(".")[:300]
 
 
@@ -189,5 +189,5 @@ def _called(cell: dict[str, Any]) -> str:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """A table of a page."""
+    """Return a table in Markdown."""
     return [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *rows)]

@@ -1,8 +1,8 @@
-"""Peeklock beside other AMQP 1.0 brokers, under one load client that is none of theirs.
+"""Peeklock compared with other AMQP 1.0 brokers, with one load client that is independent of all of them.
 
-Every broker is started before the first round and runs to the end. Rounds go through all cells, and each cell through
-all brokers, so that what else the machine does falls on all alike. After each cell all figures are in a file, from
-which a run that was ended goes on, and from which the page is made.
+Every broker is started before the first round and runs to the end. Each round measures all cells, and each cell all
+brokers, so that other load of the machine affects all of them. After each cell all figures are written to a file, from
+which an interrupted run can continue, and from which the page is generated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _QUIET_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     brokers: tuple[str, ...] = NAMES
     sizes: tuple[int, ...] = (100, 1024, 65_536)
@@ -46,19 +46,19 @@ class Options:
     queues: tuple[int, ...] = (1, MANY)
     rounds: int = 3
     count: int = 60_000
-    """Messages of a cell with small messages."""
+    """Messages of a cell, for small messages."""
     bytes: int = 200_000_000
-    """Fewer when their bodies are more than this together."""
+    """The most bytes of bodies in a cell; with larger messages a cell has fewer messages."""
     cell_seconds: float = 15.0
-    """The longest that sending, receiving or both may take."""
+    """The most seconds for sending, for receiving, or for both at the same time."""
     rates: tuple[int, ...] = (1000, 5000)
     rate_seconds: float = 5.0
     starts: int = 3
     minutes: float = 40.0
-    """After that no new cell is begun."""
+    """Minutes after which no new cell is started."""
 
     def quick(self) -> Options:
-        """A few cells, some minutes."""
+        """Return options for a few cells, which take some minutes."""
         return replace(
             self, sizes=(1024,), queues=(1,), rounds=1, count=30_000, rates=(1000,), rate_seconds=3.0, starts=1
         )
@@ -69,7 +69,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What is measured of one broker in one round."""
+    """A measurement of one broker in one round."""
 
     connections: int
     queues: int
@@ -77,7 +77,7 @@ class Cell:
 
 
 class Results:
-    """All figures of a run, in a file that is whole at any moment."""
+    """All figures of a run, in a file that is replaced atomically."""
 
     def __init__(self, file: Path, options: Options, folder: Path, goes_on: bool) -> None:
         self.file = file
@@ -123,7 +123,7 @@ class Results:
 def run(
     options: Options, places: Places, results_file: Path, started: ExitStack, goes_on: bool = False
 ) -> dict[str, Any]:
-    """Measure, print the tables, and return all figures, which are in the file too."""
+    """Measure, print the tables, write the file, and return all figures."""
     print(f"Peers: {', '.join(options.brokers)}; {options.rounds} rounds, at most {options.minutes:g} minutes.")
     print(f"{machine()}; data on {file_system(places.data)}.", flush=True)
     program = build_load_client(places.cache)
@@ -146,10 +146,10 @@ class _Measuring:
         self._results = results
         self._until = time.monotonic() + options.minutes * 60
 
-    # --- what the client can do at most ---
+    # --- the limit of the client ---
 
     def ceiling(self) -> None:
-        """The client against a broker that keeps nothing."""
+        """Measure the client with a broker that stores nothing."""
         for size, connections in product(self._options.sizes, self._options.connections):
             if self._results.has("ceiling", size=size, connections=connections):
                 continue
@@ -176,7 +176,7 @@ class _Measuring:
             for work in self._works():
                 for one, kind, access in targets:
                     if time.monotonic() > self._until:
-                        print("\nThe time is over; --continue goes on from here.")
+                        print("\nThe time limit was reached; --continue measures the other cells.")
                         return
                     work(one, f"{one.name} {kind}".strip(), access, number)
                     self._describe(one)
@@ -214,7 +214,7 @@ class _Measuring:
         self._drain(access, 1)
 
     def _cell(self, cell: Cell, one: Running, name: str, access: Access, number: int) -> None:
-        """Send all, receive all; then send and receive at the same time."""
+        """Send all messages, receive all; then send and receive at the same time."""
         about = {"broker": name, "round": number, **asdict(cell)}
         count = self._options.messages(cell.size)
         sides = {
@@ -226,7 +226,7 @@ class _Measuring:
             if self._results.has("cells", **about, phase=phase):
                 continue
             if phase == "receive" and not filled:
-                # Not all was sent, or an earlier run sent it, to a broker that is gone.
+                # Not all messages were sent, or an earlier run sent them to a former broker.
                 self._fill(access, sides["send"])
             row = about | {"phase": phase} | self._measure(one, access, [sides[side] for side in loads])
             self._results.add("cells", row)
@@ -277,7 +277,7 @@ class _Measuring:
             print(f"  {failure}")
 
     def _drain(self, access: Access, queues: int) -> None:
-        """Take what an unfinished cell left."""
+        """Receive the messages that an unfinished cell left."""
         load = Load(side="receive", count=2**40, size=8, queues=queues, seconds=_DRAIN_SECONDS, quiet=_QUIET_SECONDS)
         try:
             apply(self._program, access, [load])
@@ -286,7 +286,7 @@ class _Measuring:
 
 
 def _rate(done: list[Done]) -> dict[str, Any]:
-    """Of what came out at the end, from the first start to the last end."""
+    """Return the rate of received messages, from the first start to the last end."""
     seconds = max(one.ended for one in done) - min(one.began for one in done)
     count = done[-1].count
     return {

@@ -1,4 +1,4 @@
-"""The plain client beside Spark: the same ends in load processes, one a task."""
+"""The plain client for comparison with Spark: the same work in load processes, one for each task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.bench.throughput import seconds
 
 
 class Plain:
-    """Work on one queue. What takes time returns its seconds."""
+    """Work on one queue. The measured methods return seconds."""
 
     def __init__(self, loads: LoadProcesses, target: Target) -> None:
         self._loads = loads
@@ -35,14 +35,14 @@ class Plain:
         return self._run(jobs)
 
     def claim(self, count: int, tasks: int) -> float:
-        """What a claiming stream asks of the broker: one defers, as many as there are tasks peek, one removes."""
+        """Do the broker operations of a claiming stream: one process defers, one per task peeks, one removes."""
         first = self._there()
         deferring = self._run([Defer(**self._job, count=count)])
         peeking = self.peek(count, tasks)
         return deferring + peeking + self._run([Remove(**self._job, count=count, first=first)])
 
     def empty(self, count: int) -> None:
-        """Take what there must be; LoadFailed when there is another number of messages."""
+        """Receive all messages; LoadFailed if their number is not the expected one."""
         self.receive(count, 1, ReceiveMode.RECEIVE_AND_DELETE)
         self.check_empty()
 
@@ -51,7 +51,7 @@ class Plain:
             raise LoadFailed("there are messages left in the queue")
 
     def is_empty(self) -> bool:
-        """Deferred messages are messages too."""
+        """Return the number of messages, including deferred ones."""
         return self._first() is None
 
     @property

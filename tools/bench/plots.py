@@ -1,4 +1,4 @@
-"""Plots as SVG files of their own, for a page in Markdown: bars side by side in panels, and lines over a log scale.
+"""Plots as SVG files for a Markdown page: grouped bars in panels, and lines over a logarithmic scale.
 
 Scales and colours are those of the reports' plots. Whatever is shown is escaped.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from peeklock.spark.pipelines.plots import COLOURS, Format, scale, shortened
 
 Bars = Sequence[tuple[str, Sequence[float | None]]]
-"""Names, and a value of each series; None where there is none."""
+"""Names with a value for each series; None if there is no value."""
 
 WIDTH: Final = 1000
 _NAMES: Final = 200
@@ -26,7 +26,7 @@ _STYLE: Final = "text{font:12px sans-serif;fill:#222}.title{font-weight:bold}.gr
 
 
 def panels(title: str, of: Mapping[str, Bars], series: Sequence[str], show: Format) -> str:
-    """A panel for each name, next to each other; the rows of all are the same, and have a bar for each series."""
+    """Plot a panel for each name. All panels have the same rows, with a bar for each series."""
     rows = len(next(iter(of.values())))
     row_height = _BAR * len(series) + _GAP
     height = _HEAD + rows * row_height + 8
@@ -52,7 +52,7 @@ def panels(title: str, of: Mapping[str, Bars], series: Sequence[str], show: Form
 
 
 def curves(title: str, of: Mapping[str, Sequence[tuple[float, float]]], show: Format, along: str) -> str:
-    """A line for each name, over a logarithmic scale; `along` says what grows."""
+    """Plot a line for each name over a logarithmic scale. `along` is the label of the horizontal axis."""
     places = sorted({x for line in of.values() for x, _ in line})
     first, last = math.log10(places[0]), math.log10(places[-1])
     span = (last - first) or 1.0

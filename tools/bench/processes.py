@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts, and what the system says about them: CPU time and memory.
+"""Processes that a benchmark starts, and their CPU time and memory.
 
 Knows nothing of brokers. What it started it ends, by process id.
 """
@@ -22,11 +22,11 @@ _PORTS: Final = range(20_000, 32_000)
 
 
 class StartFailed(Exception):
-    """Something that is measured did not start."""
+    """A measured program did not start."""
 
 
 class Child:
-    """A process in a session of its own, so that Ctrl-C reaches it only through `stop`. A context manager."""
+    """A process in a session of its own, so that Ctrl-C does not reach it. It is stopped with its context."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         announces: bool = False,
     ) -> None:
-        """With `announces` its output is kept for `first_line`; else it goes to the log, as its errors do."""
+        """With `announces`, standard output is kept for `first_line`; otherwise it goes to the log."""
         self.log = log
         with log.open("ab") as sink:
             self.process = subprocess.Popen(
@@ -66,7 +66,7 @@ class Child:
         return self.process.poll() is None
 
     def first_line(self) -> str:
-        """Wait for the first line it prints; StartFailed with the end of its log when it ends without one."""
+        """Wait for the first line of output. StartFailed with the end of the log if the process ends without one."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
         if not line:
@@ -74,11 +74,11 @@ class Child:
         return line
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-2000:].strip()
 
     def stop(self) -> None:
-        """Ask it to end, and after a while make it."""
+        """Stop the process with SIGTERM, and after a time-out with SIGKILL."""
         if self.running:
             self.process.terminate()
         try:
@@ -90,19 +90,19 @@ class Child:
             self.process.stdout.close()
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.stop()
 
 
 def end(pid: int) -> None:
-    """End a process that a child of ours started, as the child's own end did not."""
+    """End a process that a child process has started, and that outlived it."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def cpu_seconds(pid: int | None) -> float | None:
-    """User and system time of a process so far; None where the system does not tell."""
+    """Return user and system time of a process in seconds; None on systems without `/proc`."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -111,7 +111,7 @@ def cpu_seconds(pid: int | None) -> float | None:
 
 
 def resident_bytes(pid: int | None, which: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
-    """Resident memory of a process, now (VmRSS) or at its highest (VmHWM); None where the system does not tell."""
+    """Return the resident memory of a process, current (VmRSS) or peak (VmHWM); None on systems without `/proc`."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -123,13 +123,13 @@ def resident_bytes(pid: int | None, which: Literal["VmRSS", "VmHWM"] = "VmRSS") 
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that are below it now."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         children[parent].append(int(path.parent.name))
     found = [root]
     for pid in found:
@@ -138,7 +138,7 @@ def tree(root: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on now.
+    """Return a free port of the loopback address.
 
     Below those that the system gives to outgoing connections, as one of these may take it before its turn comes.
     """
@@ -150,7 +150,7 @@ def free_port() -> int:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system a folder is on, since what a sync costs depends on it."""
+    """Return the type of the file system of a folder; the cost of a sync depends on it."""
     found, kind = Path(), "unknown"
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():

@@ -1,6 +1,6 @@
-"""The load client of the comparison: a program of ours on Apache Qpid Proton's engine, one process for each side.
+"""The load client of the comparison: a C program with Apache Qpid Proton's engine, one process for each side.
 
-Knows how it is started and what it says; `proton_load.c` says what it does.
+This module starts it and parses its output. `proton_load.c` is the program.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tools.bench.interrupts import interrupts
 from tools.bench.load import LoadFailed
 
 _PATIENCE_SECONDS: Final = 120.0
-"""Beyond what a job may take: for connections and links before it, outcomes and closing after it."""
+"""Seconds in addition to a job's limit, for opening and closing connections and links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where the load goes. A queue has the address; of many the n-th has `-n` after it, in three digits."""
+    """The queues of the load. With many queues, `-n` is added to the address of the n-th, in three digits."""
 
     port: int
     address: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     confirmed: bool = False
-    """Whether the broker confirms what a receiver accepted."""
+    """Whether the broker confirms completions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one side shall do."""
+    """The job of one side."""
 
     side: str
     """`send` or `receive`."""
@@ -44,16 +44,16 @@ class Load:
     connections: int = 1
     queues: int = 1
     seconds: float = 60.0
-    """After that it ends with what it has."""
+    """Seconds after which it ends with the result so far."""
     rate: float = 0.0
-    """Messages a second, or as many as there can be."""
+    """Messages per second; None for no limit."""
     latency: bool = False
-    """Of a receiver: note how long messages were under way that were sent at a rate."""
+    """For a receiver: record the latency of messages that are sent at a rate."""
     quiet: float = 0.0
-    """Of a receiver: end when nothing came for so many seconds."""
+    """For a receiver: end when nothing has arrived for so many seconds."""
 
     def arguments(self, access: Access) -> list[str]:
-        # In flight and on their way together no more than 16 MB on a connection, as small messages never are.
+        # At most 16 MB in flight on a connection; small messages never reach that.
         most = max(16, 16_000_000 // (self.size + 100))
         links = max(1, self.queues // self.connections)
         options: dict[str, object] = {
@@ -79,7 +79,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one side has to say."""
+    """The result of one side."""
 
     count: int
     refused: int
@@ -87,13 +87,13 @@ class Done:
     ended: float
     cpu_seconds: float
     latency: dict[str, float]
-    """Seconds: p50, p99, p99.9, most."""
+    """Seconds: p50, p99, p99.9 and the maximum."""
 
 
 def apply(
     program: Path, access: Access, loads: Sequence[Load], before: Callable[[], None] = lambda: None
 ) -> list[Done]:
-    """Do all at the same time, each in a process; `before` is called when all are ready to start."""
+    """Run all jobs at the same time, each in a process. `before` is called when all are ready to start."""
     with ExitStack() as started:
         with interrupts.held():
             clients = [started.enter_context(_Client(program, access, load)) for load in loads]
@@ -106,7 +106,7 @@ def apply(
 
 
 class Sink:
-    """A broker that keeps nothing: what the client does against it is what it can do at most. A context manager."""
+    """A broker that stores nothing, to measure the limit of the client. A context manager."""
 
     def __init__(self, program: Path, size: int) -> None:
         self._process = subprocess.Popen(
@@ -141,7 +141,7 @@ class _Client:
             text=True,
             start_new_session=True,
         )
-        # A client that hangs is ended, and what waits for its words gets none.
+        # A client that hangs is killed, which ends the read of its output.
         self._timer = threading.Timer(load.seconds + _PATIENCE_SECONDS, self._process.kill)
         self._timer.daemon = True
         self._timer.start()
@@ -164,7 +164,7 @@ class _Client:
         try:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
-        except BrokenPipeError:  # the broker ended its connection meanwhile
+        except BrokenPipeError:  # the broker has closed its connection
             raise self._failure() from None
 
     def result(self) -> Done:

@@ -1,4 +1,4 @@
-"""A RabbitMQ node of our own, to compare with: private folder, private ports, loopback only, gone afterwards.
+"""A private RabbitMQ node for comparison: with its own folder and ports, on loopback, deleted afterwards.
 
 Uses the scripts of an installed RabbitMQ (3.8 or newer) and nothing of an installed service: not its data, its
 configuration, its cookie or its Erlang port mapper.
@@ -32,14 +32,14 @@ _FOLDERS: Final = (Path("/usr/lib/rabbitmq/bin"), Path("/usr/local/sbin"), Path(
 
 
 def find_rabbitmq() -> Path | None:
-    """The folder with RabbitMQ's scripts, or None when it is not installed."""
+    """Return the folder with RabbitMQ's scripts; None if it is not installed."""
     on_path = shutil.which("rabbitmq-server")
     folders = [*_FOLDERS, *([Path(on_path).resolve().parent] if on_path else [])]
     return next((folder for folder in folders if (folder / "rabbitmq-server").exists()), None)
 
 
 def start_rabbitmq(scripts: Path, folder: Path, started: ExitStack) -> list[Target]:
-    """Start a node and return its queues, a classic and a quorum one, both durable."""
+    """Start a node; returns its two durable queues, a classic and a quorum queue."""
     if not (scripts / "rabbitmq-server").exists():
         raise StartFailed(f"there is no rabbitmq-server in {scripts}")
     node = Node(scripts, folder, {f"{QUEUE}-{kind}": kind for kind in QUEUE_TYPES}, started)
@@ -58,7 +58,7 @@ def start_rabbitmq(scripts: Path, folder: Path, started: ExitStack) -> list[Targ
 
 
 class Node:
-    """A node that `start` starts, again after `stop` on the same data."""
+    """A node that can be stopped and started again on the same data."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Node:
         started: ExitStack,
         erlang: Path | None = None,
     ) -> None:
-        """`queues` are names and types; `erlang` is the folder of Erlang's programs, if not the system's."""
+        """`queues`: names and types. `erlang`: the folder of Erlang's programs, if not the system's."""
         self._scripts = scripts
         self._folder = folder
         self._queues = dict(queues)
@@ -87,18 +87,18 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Known once it was started."""
+        """Set by the first start."""
         return f"RabbitMQ {'.'.join(map(str, self.version))}"
 
     @property
     def prefix(self) -> str:
-        """Of the address of a queue."""
+        """The prefix of the address of a queue."""
         return "/queues/" if self.version[0] >= 4 else "/amq/queue/"
 
     def start(self) -> float:
-        """Start it and wait until it takes connections; returns the seconds from the command to there."""
+        """Start the broker and wait until it accepts connections; returns the seconds it took."""
         environment = self._environment()
-        # Our own port mapper, in the foreground, since one that the scripts start outlives them.
+        # A private port mapper in the foreground: one started by the scripts would outlive them.
         mapper = shutil.which("epmd", path=f"{self._scripts}:{self._path()}")
         if mapper is None:
             raise StartFailed("epmd, which comes with Erlang, is not on the path")
@@ -120,7 +120,7 @@ class Node:
         self._children.close()
         if self._pid_file.exists():
             end(int(self._pid_file.read_text()))
-            self._pid_file.unlink()  # the number may soon be somebody else's
+            self._pid_file.unlink()  # the system may reuse the process id
 
     def _start(self, command: list[str], environment: dict[str, str]) -> Child:
         with interrupts.held():
@@ -149,7 +149,7 @@ class Node:
         folder = str(self._folder)
         return {
             "PATH": self._path(),
-            "HOME": folder,  # where the Erlang cookie goes
+            "HOME": folder,  # the folder of the Erlang cookie
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": str(free_port()),
             "ERL_EPMD_ADDRESS": "127.0.0.1",

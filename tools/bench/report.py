@@ -1,4 +1,4 @@
-"""Tables of plain text, and the words that figures are printed in."""
+"""Tables in plain text, and the format of figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING = "-"
 
 
 def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first column to the left, figures to the right."""
+    """Print a table: the first column left-aligned, figures right-aligned."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     print(f"\n{title}")
     for row in (heads, ["-" * width for width in widths], *rows):
@@ -40,7 +40,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that so many percent of them do not exceed."""
+    """Return the percentile: the value that so many percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 

@@ -1,4 +1,4 @@
-"""What decoding costs: messages of a page into a record batch, on a client of its own without broker and Spark.
+"""The cost of decoding a page of messages into a record batch, without a broker and without Spark.
 
 Each build decodes in a process of its own, one after the other within each round. Beside it the codec decodes the same
 messages one by one into Python objects: the ratio to that says more than microseconds of this machine.
@@ -28,7 +28,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 1000
     """Messages of a page."""
@@ -68,7 +68,7 @@ def _measured(source: Path, options: Options) -> dict[str, float]:
 
 
 def _work(count: int, size: int) -> dict[str, float]:
-    """Microseconds of CPU that a message takes; what is measured is imported here, from the build of this process."""
+    """Return the CPU microseconds per message. The measured modules are imported here, from this process's build."""
     import pyarrow as pa
 
     from peeklock.broker.heads import head
@@ -100,7 +100,7 @@ def _work(count: int, size: int) -> dict[str, float]:
 
 
 def _quickest(work: Callable[[], Any], times: int = 20) -> float:
-    """The least of several: what else the machine does only adds to it."""
+    """Return the minimum of several runs: other load of the machine only adds time."""
     taken = []
     for _ in range(times):
         began = time.thread_time()

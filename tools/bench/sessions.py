@@ -1,4 +1,4 @@
-"""A Spark on this machine for a benchmark: the session that the pipelines use, with its data in the run's folder."""
+"""A local Spark for benchmarks: the session of the pipelines, with its data in the run's folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_SECONDS: Final = 30.0
 
 
 def check_spark() -> None:
-    """ValueError when something that Spark needs is not installed."""
+    """Raise ValueError if a requirement of Spark is not installed."""
     lacking = missing()
     if lacking is not None:
         raise ValueError(lacking)
@@ -36,23 +36,23 @@ def start_spark(
     settings: Mapping[str, str] | None = None,
     path: Sequence[Path] = (),
 ) -> SparkSession:
-    """Ended with `started`. `path` comes first where Spark's Python workers look for modules."""
-    # Workers find the data source by these, also where Peeklock is not installed.
+    """Start a session, which ends with `started`. `path` is first on the module path of Spark's Python workers."""
+    # The module path of the workers, so that they find the data source without an installed Peeklock.
     places = [*map(str, (*path, ROOT / "src", ROOT)), os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     ours = signal.getsignal(signal.SIGINT)
-    os.environ["SPARK_LOCAL_DIRS"] = str(folder)  # the setting of that meaning makes Spark warn of this one
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder)  # with the Spark setting instead, Spark logs a warning
     own = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
     with interrupts.held():
         session = local_session("bench", cores, {**own, **(settings or {})})
         started.callback(_stop, session)
-        signal.signal(signal.SIGINT, ours)  # Spark puts its own in place of it
+        signal.signal(signal.SIGINT, ours)  # Spark replaces it with its own
     return session
 
 
 @contextmanager
 def failures_in_short() -> Iterator[None]:
-    """What Spark says of a failure is pages long; LoadFailed with the start of it instead."""
+    """Replace Spark's long exceptions by LoadFailed with their beginning."""
     from peeklock.spark.pipelines.failures import SPARK_ERRORS
 
     try:
@@ -62,15 +62,15 @@ def failures_in_short() -> Iterator[None]:
 
 
 def _stop(session: SparkSession) -> None:
-    """Returns when the JVM has ended too: it removes folders of its own in the one that is removed next."""
+    """Stop Spark and wait until the JVM has ended: it deletes its own folders in the run's folder."""
     gateway: Any = session.sparkContext._gateway
-    with suppress(Exception):  # what follows ends it as well
+    with suppress(Exception):  # the JVM is ended below in any case
         session.stop()
     with suppress(Exception):
         gateway.shutdown()
     process: subprocess.Popen[bytes] = gateway.proc
     assert process.stdin is not None
-    process.stdin.close()  # the JVM ends when nobody can write to it any more
+    process.stdin.close()  # the JVM ends at the end of its input
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""How fast the Spark data source reads and writes, beside the plain client that it is built on, in the same run.
+"""The speed of the Spark data source, compared with the plain client that it is built on, in the same run.
 
 Spark runs in this process and its workers, on this machine. Starting a query takes it a while, however little there is
 to do; so each query is also measured with next to nothing, and the rate is given with that time and without it.
@@ -35,7 +35,7 @@ MODES: Final = {
     "write": _SENDING,
     "write-ids": _SENDING,
 }
-"""What Spark does, and what the plain client does for the same end.
+"""The modes of Spark, and the equivalent work of the plain client.
 
 Rows are written that have an id, as the messages of the client, and rows for which the writer makes one of what they
 say. Messages go one by one, or in batches that are ready before the time starts: a client cannot do more.
@@ -43,17 +43,17 @@ say. Messages go one by one, or in batches that are ready before the time starts
 The same operations as a claim: receive and defer all, peek them by number, receive them by number for good.
 """
 _FEW: Final = 10
-"""Messages of a run that measures what starting a query takes; not none, or a stream would have no micro-batch."""
+"""Messages of a run that measures the start of a query; with none a stream would have no micro-batch."""
 _SETTINGS: Final = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
-"""All that a query has seen is counted at its end."""
+"""The messages of a query are counted at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 100_000
-    """Messages; of those larger than 1 KiB a quarter."""
+    """Messages; a quarter of them for sizes above 1 KiB."""
     sizes: tuple[int, ...] = (1024, 10_240)
     tasks: tuple[int, ...] = (1, 2)
     modes: tuple[str, ...] = tuple(MODES)
@@ -73,10 +73,10 @@ class Measured:
     tasks: int
     count: int
     plain: dict[str, list[float]] = field(default_factory=dict)
-    """By what the plain client does."""
+    """Seconds by the work of the plain client."""
     spark: list[float] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
-    """Of the same query on next to nothing."""
+    """Seconds of the same query on very few messages."""
 
     def plain_rate(self, work: str) -> float:
         return self.count / statistics.median(self.plain[work])
@@ -87,7 +87,7 @@ class Measured:
 
     @property
     def rate_once_started(self) -> float | None:
-        """None when the rest is too short to say."""
+        """Return the rate without the start of the query; None if the remaining time is too short."""
         left = statistics.median(self.spark) - statistics.median(self.start)
         return self.count / left if left > 0.05 else None
 
@@ -111,10 +111,10 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
         for size in options.sizes
         for tasks in options.tasks
     ]
-    for mode in options.modes:  # what is done for the first time takes longer
+    for mode in options.modes:  # the first run is slower
         _spark(mode, _FEW, options.sizes[0], max(options.tasks), plain, queries)
     for _ in range(options.rounds):
-        # One after the other within each round, so that what else the machine does falls on all alike.
+        # Alternating within each round, so that other load of the machine affects all of them.
         for each in measured:
             for work in MODES[each.mode]:
                 each.plain.setdefault(work, []).append(_plain(work, each, plain))
@@ -131,7 +131,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
 
 
 def _plain(work: str, each: Measured, plain: Plain) -> float:
-    """The queue is empty before and after."""
+    """Measure one round; the queue is empty before and after."""
     count, tasks = each.count, each.tasks
     if work in _SENDING:
         send = plain.send if work == "send" else plain.send_batches
@@ -152,7 +152,7 @@ def _plain(work: str, each: Measured, plain: Plain) -> float:
 
 
 def _spark(mode: str, count: int, size: int, tasks: int, plain: Plain, queries: Queries) -> float:
-    """The queue is empty before and after."""
+    """Measure one round; the queue is empty before and after."""
     if MODES[mode] == _SENDING:
         took = queries.write(count, size, tasks, has_ids=mode == "write")
         plain.empty(count)
@@ -171,7 +171,7 @@ def _spark(mode: str, count: int, size: int, tasks: int, plain: Plain, queries: 
 
 
 class Queries:
-    """What Spark does with as many tasks. Each returns the seconds from asking for it to its end."""
+    """The work of Spark with a number of tasks. Each method returns its seconds."""
 
     def __init__(self, spark: SparkSession, target: Target, folder: Path, per_trigger: int) -> None:
         self._spark = spark
@@ -191,7 +191,7 @@ class Queries:
         return took
 
     def stream(self, mode: str, count: int, tasks: int) -> float:
-        """Until all is done with: also the last micro-batch is settled when Spark sees that there is nothing more."""
+        """Run until everything is settled: the last micro-batch is settled when Spark finds no more messages."""
         reader = self._spark.readStream.format("servicebus").options(
             **self._options, mode=mode, numPartitions=tasks, maxMessagesPerTrigger=self._per_trigger
         )

@@ -1,4 +1,4 @@
-"""A Spark in a process of its own, for one build of Peeklock: `python -m tools.bench.spark_driver`.
+"""A Spark in a child process, for one build of Peeklock: `python -m tools.bench.spark_driver`.
 
 Each line of its input is a piece of work in JSON, each line of its output what it took: seconds, rows, and the CPU
 seconds of Spark's JVM and of the Python below and beside it. The process that started it knows the rest.
@@ -28,7 +28,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Spark prints is no answer
+    os.dup2(2, 1)  # Spark's output must not be mixed with the answers
     folder = Path(settings["folder"])
     with ExitStack() as started:
         own = {"spark.jars": ",".join(settings["jars"])} if settings["jars"] else {}
@@ -54,7 +54,7 @@ def _measured(work: Work, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class Work:
-    """What can be asked for. Each writes Parquet into a new folder; `rows` counts what is there."""
+    """The commands. Each writes Parquet to a new folder; `rows` counts its rows."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -133,13 +133,13 @@ def _kafka(address: str, topic: str) -> dict[str, str]:
 
 
 def cpu() -> dict[str, float]:
-    """CPU seconds so far of the JVM, and of all Python here: what has ended counts with the process that waited."""
+    """Return the CPU seconds of the JVM and of all Python processes so far, including ended ones."""
     jvm = python = 0.0
     for pid in tree(os.getpid()):
         try:
             own, waited, is_java = _times(pid)
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         if is_java:
             jvm, python = jvm + own, python + waited
         else:

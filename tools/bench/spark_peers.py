@@ -1,4 +1,4 @@
-"""Peeklock's data source beside Kafka with Spark's own source for it: the same messages into Parquet.
+"""Peeklock's data source compared with Kafka and Spark's own source for it: the same messages into Parquet.
 
 Each build of Peeklock has a Spark of its own (`spark_driver`), which differs in nothing else; the first also reads from
 Kafka. All have the same number of cores, one works at a time, and rounds go through all of them in turn.
@@ -30,12 +30,12 @@ from tools.bench.sessions import ROOT, check_spark
 TOPIC: Final = "bench"
 KAFKA: Final = "Kafka"
 _WARM: Final = 2_000
-"""Messages of a round that is not counted: what is done for the first time takes longer."""
+"""Messages of the warm-up round, which is not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 500_000
     size: int = 1024
@@ -46,7 +46,7 @@ class Options:
     compiled: Path | None = None
     cache: Path = Path(".peers")
     peer: bool = True
-    """Measure Kafka too."""
+    """Whether to measure Kafka too."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Measured:
     broker: str
     work: str
     batch: int | None = None
-    """None: everything in one."""
+    """Messages of a micro-batch; None for a single batch."""
     seconds: list[float] = field(default_factory=list)
     jvm: list[float] = field(default_factory=list)
     """CPU seconds."""
@@ -65,7 +65,7 @@ class Measured:
 
 
 class Driver:
-    """A Spark with one build of Peeklock, in a process of its own."""
+    """A Spark with one build of Peeklock, in a child process."""
 
     def __init__(self, package: Path, folder: Path, options: Options, jars: list[Path], started: ExitStack) -> None:
         folder.mkdir()
@@ -113,7 +113,7 @@ class Driver:
 
 
 class Side(ABC):
-    """A broker with the Spark that reads from it, and what was measured of them."""
+    """A broker with the Spark that reads from it, and their measurements."""
 
     def __init__(self, name: str, driver: Driver, pid: int, options: Options) -> None:
         self.name = name
@@ -124,7 +124,7 @@ class Side(ABC):
 
     @abstractmethod
     def round(self, count: int, *, counts: bool) -> None:
-        """Do all kinds of work once."""
+        """Measure each kind of work once."""
 
     def _measure(
         self, work: str, do: str, count: int, place: dict[str, Any], batch: int | None = None, *, counts: bool
@@ -143,7 +143,7 @@ class Side(ABC):
 
 
 class KafkaSide(Side):
-    """Kafka keeps what was read: every round reads the same messages."""
+    """Kafka, which keeps messages after they are read: every round reads the same messages."""
 
     def __init__(self, kafka: Kafka, driver: Driver, options: Options) -> None:
         super().__init__(KAFKA, driver, kafka.pid, options)
@@ -181,7 +181,7 @@ class PeeklockSide(Side):
             raise LoadFailed(f"{self.name}: there are messages left in the queue")
         job = SendRows(url=self._target.url, address=QUEUE, count=count, size=self._options.size)
         self._loads.run([job])
-        # A peek is answered when the index has all that was sent. That is work of sending, as Kafka's is done before.
+        # A peek waits until the index is written, which is part of the cost of sending, not of reading.
         if self._plain.is_empty():
             raise LoadFailed(f"{self.name}: there are no messages in the queue")
 
@@ -202,7 +202,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     measured = [each for side in sides for each in side.measured.values()]
     _print(measured, options)
     for name, reason in missing.items():
-        print(f"{name} was left out: {reason}")
+        print(f"{name} was not measured: {reason}")
     return {
         "benchmark": "spark-peers",
         "machine": machine(),
@@ -266,7 +266,7 @@ def _words(each: Measured, beside: list[Measured], count: int) -> list[str]:
 
 
 def _ratio(each: Measured, beside: Measured | None) -> float | None:
-    """How much faster it is."""
+    """Return the ratio of two rates."""
     if beside is None:
         return None
     return statistics.median(theirs / ours for ours, theirs in zip(each.seconds, beside.seconds, strict=True))

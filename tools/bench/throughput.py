@@ -1,4 +1,4 @@
-"""How many messages a second, how long one takes, and what it costs: send all, then receive and complete all."""
+"""Throughput, latency, CPU time and memory: send all messages, then receive and complete all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WARM_UP: Final = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 100_000
     size: int = 1024
@@ -30,22 +30,22 @@ class Options:
     latency_count: int = 1000
     memory: bool = False
     peers: bool = True
-    """Whether to measure RabbitMQ where it is found."""
+    """Whether to measure RabbitMQ if it is found."""
     rabbitmq: Path | None = None
-    """The folder with its scripts, if not the installed one."""
+    """The folder with RabbitMQ's scripts, if not the installed one."""
     peer: str | None = None
     peer_address: str = "/queues/bench"
 
 
 @dataclass(slots=True)
 class Phase:
-    """One round's sending or receiving."""
+    """Sending or receiving in one round."""
 
     per_second: float
     cpu_us: float | None
     """The broker's CPU time for each message."""
     load_us: float
-    """The load's: what is near the time between two messages is what limits them."""
+    """The load's CPU time per message: near the time between two messages, the load is the limit."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Latency:
-    """With one message in flight; seconds."""
+    """Latency in seconds, with one message in flight."""
 
     broker: str
     send: list[float]
@@ -81,7 +81,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     latencies = [_latency(loads, target, options) for target in targets]
     measured = [Measured(target.name, number) for number in options.connections for target in targets]
     for _ in range(options.rounds):
-        # One after the other within each round, so that what else the machine does falls on all alike.
+        # Alternating within each round, so that other load of the machine affects all of them.
         for number in options.connections:
             for target in targets:
                 entry = next(m for m in measured if (m.broker, m.connections) == (target.name, number))
@@ -109,7 +109,7 @@ def _targets(options: Options, folder: Path, started: ExitStack) -> list[Target]
     elif options.peers:
         scripts = options.rabbitmq or find_rabbitmq()
         if scripts is None:
-            print("RabbitMQ is not installed here: left out.")
+            print("RabbitMQ is not installed: not measured.")
         else:
             private = folder / "rabbitmq"
             private.mkdir()
@@ -134,7 +134,7 @@ def _receive(loads: LoadProcesses, target: Target, connections: int, count: int)
 
 
 def phase(loads: LoadProcesses, target: Target, jobs: list[Job]) -> Phase:
-    """Do the jobs at the same time, and say what it took."""
+    """Run the jobs at the same time; returns their time and cost."""
     cpu_before: list[float | None] = []
     results = loads.run(jobs, lambda: cpu_before.append(cpu_seconds(target.pid)))
     cpu_after = cpu_seconds(target.pid)
@@ -146,7 +146,7 @@ def phase(loads: LoadProcesses, target: Target, jobs: list[Job]) -> Phase:
 
 
 def seconds(results: list[Result]) -> float:
-    """From the first start to the last end, of those that took part."""
+    """Return the seconds from the first start to the last end of all load processes."""
     working = [result for result in results if result.count]
     return max(result.ended for result in working) - min(result.began for result in working)
 

@@ -1,4 +1,4 @@
-"""How fast a topic takes messages, by the number of its subscriptions and the kind of their filters.
+"""The rate of sending to a topic, by the number of its subscriptions and the kind of their filters.
 
 Each message passes the filter of one subscription. When that is always the same one, as much is stored and in as many
 places as for a plain queue, and the difference to it is what the rules cost. When all subscriptions have their turn,
@@ -32,15 +32,15 @@ FILTERS: Final[dict[str, Callable[[int], dict[str, Any]]]] = {
         "CorrelationFilter": {"Properties": {"number": number}},
     },
 }
-"""By kind: the rule of the subscription that takes the messages of a number."""
+"""By kind: the rule of the subscription for the messages with a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure."""
+    """The options of this benchmark."""
 
     count: int = 20_000
-    """Messages that are sent to each topic in each round, and stay there."""
+    """Messages sent to each topic in each round; they are not received."""
     size: int = 1024
     rounds: int = 3
     subscriptions: tuple[int, ...] = (1, 10, 100, 1000)
@@ -53,9 +53,9 @@ class Measured:
     filters: str
     subscriptions: int
     one: list[Phase] = field(default_factory=list)
-    """All messages for the same subscription."""
+    """The rate when all messages match the same subscription."""
     spread: list[Phase] = field(default_factory=list)
-    """The messages for all subscriptions in turn."""
+    """The rate when the messages match all subscriptions in turn."""
 
     @property
     def topic(self) -> str:
@@ -77,7 +77,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     for target in (plain, *targets.values()):
         _send(loads, target, min(_WARM_UP, options.count), options.size, range(1))
     for _ in range(options.rounds):
-        # One after the other within each round, so that what else the machine does falls on all alike.
+        # Alternating within each round, so that other load of the machine affects all of them.
         queue.one.append(_send(loads, plain, options.count, options.size, range(1)))
         for each in topics:
             for phases, first in ((each.one, each.subscriptions - 1), (each.spread, 0)):
@@ -114,13 +114,13 @@ def _send(loads: LoadProcesses, target: Target, count: int, size: int, numbers: 
 
 
 def _check(target: Target, number: int) -> None:
-    """LoadFailed unless messages came where they belong: filters that take none would be fast."""
+    """Raise LoadFailed unless the messages are in the right subscriptions: filters that match nothing would be fast."""
     address = f"{target.address}/Subscriptions/{_subscription(number)}"
     with connect(target.url) as connection:
         (message,) = connection.receiver(address, credit=1).receive(1, timeout=_SECONDS) or (None,)
     properties = {} if message is None else message.message.application_properties or {}
     if properties.get("number") != number:
-        raise LoadFailed(f"the messages for {address} did not come there")
+        raise LoadFailed(f"the messages for {address} are not there")
 
 
 def _print(queue: Measured, topics: list[Measured], options: Options) -> None:
