@@ -1,4 +1,4 @@
-"""What the comparison with other brokers needs no broker for: fetching, figures, tables, plots and the page."""
+"""Parts of the comparison that need no broker: fetching, figures, tables, plots and the page."""
 
 from __future__ import annotations
 
@@ -272,9 +272,9 @@ def test_a_broker_that_cannot_be_had_is_left_out_with_the_reason(
     assert missing == {
         "RabbitMQ of this Debian": "this is not Debian, whose packages are unpacked for it",
         "RabbitMQ 4": "this is not Debian, whose packages are unpacked for it",
-        "ActiveMQ Artemis": "it needs Java",
+        "ActiveMQ Artemis": "it requires Java",
     }
-    assert capsys.readouterr().out.count("left out") == 3
+    assert capsys.readouterr().out.count("not available") == 3
 
 
 def test_a_folder_that_is_given_and_has_no_broker_is_named(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_without_a_compiler_the_comparison_says_what_it_needs(tmp_path: Path) ->
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (1, "bench: the load client needs a C compiler\n")
+    assert (done.returncode, done.stderr) == (1, "bench: the load client requires a C compiler\n")
 
 
 def test_sources_of_apt_are_those_of_the_other_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

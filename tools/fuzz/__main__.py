@@ -1,4 +1,4 @@
-"""`python fuzz`: a long run of every target, one after the other, or of one with options of libFuzzer's."""
+"""Run every fuzz target for a long time, one after the other; or one target with options of libFuzzer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 FOUND: Final = Path(".fuzz")
-"""Where corpora and findings are kept."""
+"""The folder of corpora and findings."""
 SECONDS: Final = 600
 
 
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     if not any(option.startswith(("-max_total_time", "-runs")) for option in options):
         options.append(f"-max_total_time={SECONDS}")
     failed = [name for name in chosen if _run(name, options) != 0]
-    print(f"findings in {', '.join(failed)}: see {FOUND}/" if failed else f"{len(chosen)} targets: nothing was found")
+    print(f"findings in {', '.join(failed)}: see {FOUND}/" if failed else f"{len(chosen)} targets without findings")
     return 1 if failed else 0
 
 

@@ -1,7 +1,7 @@
-"""Coverage-guided fuzzing of what reads the documents of administration clients; README.md says how to run it.
+"""Coverage-guided fuzzing of the parsers for documents of administration clients; README.md has the commands.
 
-Any exception but MarkupError and DefinitionError, and EntityNotFound for a path, is a finding. So is a rule that was
-read and is another one when it is written and read again.
+Any exception except MarkupError, DefinitionError and, for a path, EntityNotFound, is a finding. So is a rule that
+changes when it is written and parsed again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def entry(described: Element) -> bytes:
 
 
 def examples() -> list[bytes]:
-    """What the SDKs sent, and a little of everything."""
+    """Return recorded requests of the SDKs, and an example of every element."""
     rule = description("RuleDescription")
     leaf(branch(rule, "Filter", i_type="SqlFilter"), "SqlExpression", "a = 1 AND b <> 'c'")
     entities = [description(name) for name in ENTITY_DESCRIPTIONS]
@@ -77,7 +77,7 @@ def examples() -> list[bytes]:
 
 
 def words() -> list[str]:
-    """The names of elements, and the values that they may have."""
+    """Return the names of elements, and their possible values."""
     settings = {setting.name for kind in KINDS for setting in settings_of(kind).values()}
     elements = [
         *settings,

@@ -1,8 +1,8 @@
-"""Coverage-guided fuzzing of everything that decodes a peer's bytes; README.md says how to run it.
+"""Coverage-guided fuzzing of all decoders of a peer's bytes; README.md has the commands.
 
-Any exception but DecodeError is a finding. So is a value that was read and cannot be written, or that is another one
-when it is read back. Composites and messages may refuse to be written, with an EncodeError, because they read strings
-for symbols and write symbols only.
+Any exception except DecodeError is a finding. So is a decoded value that cannot be encoded, or that changes when it
+is encoded and decoded again. Composites and messages may raise EncodeError, because they accept strings in place of
+symbols, but encode symbols only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_value(data: bytes) -> None:
         assert 0 < end <= len(data)
         written = encode_value(value)
         again, _ = decode_value(written)
-        # By bytes, because a NaN is not equal to itself.
+        # Compared as bytes, because NaN is not equal to itself.
         assert encode_value(again) == written
 
 
@@ -74,7 +74,7 @@ def check_message(data: bytes) -> None:
 
 
 def check_sections(data: bytes) -> None:
-    """What looks at a message without decoding it: every part that it finds is in the message."""
+    """Check the functions that scan a message without decoding it: every section found must be within the message."""
     decoded(data_sections, data)
     found = decoded(scan, data)
     if found is None:

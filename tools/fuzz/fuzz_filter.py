@@ -1,6 +1,6 @@
-"""Coverage-guided fuzzing of the SQL of filters and actions; README.md says how to run it.
+"""Coverage-guided fuzzing of the SQL of filters and actions; README.md has the commands.
 
-Any exception but SqlError, when a text is read, and EvaluationError, when it meets a message, is a finding.
+Any exception except SqlError in parsing, and EvaluationError in evaluation, is a finding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASES = Path(__file__).parents[2] / "tests" / "broker" / "rules" / "cases"
 
 
 class Properties:
-    """A message with a property of every type, named by a letter each."""
+    """Return a message with a property of every type; their names are single letters."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {
@@ -78,7 +78,7 @@ def check(data: bytes) -> None:
 
 
 def examples() -> list[bytes]:
-    """The expressions of the tests' case files."""
+    """Return the expressions of the tests' case files."""
     found: dict[str, None] = {}
     for path in sorted(CASES.glob("*.json")):
         for case in json.loads(path.read_text()):

@@ -1,8 +1,8 @@
-"""Coverage-guided fuzzing of the frame parser and what is behind it: a whole connection; README.md says how to run it.
+"""Coverage-guided fuzzing of the frame parser and the connection's state machines; README.md has the commands.
 
-The first byte of an input chooses how the rest is fed: to a server or a client, from the start or on links that are
-attached, and in pieces of which size. Any exception is a finding. So is output that is not made of whole frames or that
-goes on behind a close, and so are bytes of messages that are kept when the connection is gone.
+The first byte of an input determines how the rest is used: for a server or a client, from the start or after links are
+attached, and in pieces of which size. Any exception is a finding. So is output that has incomplete frames or frames
+after a close, and so are bytes of messages that are kept after the connection is lost.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ATTACHED = b"".join(
         ),
     )
 )
-"""What leads to a session with a link in each direction."""
+"""The frames that open a session with a link in each direction."""
 
 
 def check(data: bytes) -> None:
@@ -92,7 +92,7 @@ def feed(engine: Connection, data: bytes, piece: int) -> bytes:
 
 
 def own(events: list[Any]) -> None:
-    """What an owner does, without looking at what state a link is in."""
+    """Call the methods of an application on the links, in any state of a link."""
     for event in events:
         if isinstance(event, LinkAttached):
             event.link.accept(max_message_size=1000)

@@ -1,7 +1,7 @@
-"""What the targets share: the fuzzer's loop, a bound for one execution, and the corpus that each target starts from.
+"""The common part of the targets: the fuzzer's loop, a time limit for one execution, and the initial corpus.
 
-atheris chooses inputs by the branches they reach. A target gives bytes to a parser and says what may come out; every
-exception is a finding, and so is an execution that takes longer than `LONGEST_SECONDS`.
+atheris chooses inputs by the branches that they reach. A target passes bytes to a parser and catches the exceptions
+that are allowed. Any other exception is a finding, and so is an execution that takes longer than `LONGEST_SECONDS`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Final
 import atheris  # type: ignore[import-untyped]
 
 LONGEST_SECONDS: Final = 20
-"""For one input. Limits keep them all to milliseconds; the rest is room for a machine that is busy."""
+"""The time limit for one input. Inputs take milliseconds; the limit is higher because the machine may be busy."""
 
 Check = Callable[[bytes], None]
 
 
 class TooSlow(Exception):
-    """An input keeps the parser busy for longer than any may."""
+    """The parser took longer than the time limit for an input."""
 
 
 def fuzz(check: Check, examples: Iterable[bytes], words: Iterable[str] = ()) -> None:
-    """Run as libFuzzer's options on the command line say.
+    """Run with the options of libFuzzer on the command line.
 
-    The first folder named there is the corpus, and gets the examples. `words` are put in as they are now and then:
-    chance alone would take long to spell them.
+    The first folder on the command line is the corpus; the examples are added to it. `words` are the fuzzer's
+    dictionary: random mutations would rarely produce them.
     """
     folders = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("-") and Path(argument).is_dir()]
     if folders:
@@ -44,7 +44,7 @@ def fuzz(check: Check, examples: Iterable[bytes], words: Iterable[str] = ()) -> 
 
 
 def _in_memory(text: str) -> str:
-    """The path of a file that goes with the process, which the fuzzer ends without a word."""
+    """Return the path of a file that disappears with the process: the fuzzer ends it without cleaning up."""
     descriptor = os.memfd_create("words")
     os.write(descriptor, text.encode())
     return f"/proc/self/fd/{descriptor}"

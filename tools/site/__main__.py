@@ -1,8 +1,8 @@
 """Build the site of the documentation, strictly: `python -m tools.site`, or `make docs`.
 
 The pages are copied, with their links to the rest of the repository rewritten and their diagrams drawn. The site is
-generated and then checked: a link that leads nowhere fails, and so does anything that a browser would load from another
-host.
+generated and then checked: a broken link fails the build, and so does any resource that a browser would load from
+another host.
 """
 
 from __future__ import annotations

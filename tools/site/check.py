@@ -1,6 +1,6 @@
-"""What is wrong with a built site: links that lead nowhere, and what a page loads from other hosts.
+"""Checks of a built site: broken links, and resources that a page loads from other hosts.
 
-The site must work without a network, so a page loads nothing from elsewhere; links that a reader clicks may lead there.
+The site must work without a network, so pages must not load resources from other hosts. Links to them are allowed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LOADED: Final = {
 }
 """The attributes whose address a browser fetches without a click."""
 _NOT_FETCHED: Final = {"canonical", "next", "prev"}
-"""Relations of `link` that name a page and load nothing."""
+"""Relations of `link` elements that load nothing."""
 _OUTSIDE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
 class _Page(HTMLParser):
-    """The ids of a page, what it loads, and where its links lead."""
+    """The ids, resources and link targets of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -52,11 +52,11 @@ class _Page(HTMLParser):
 
 
 def problems(site: Path) -> Iterator[str]:
-    """Each problem as a sentence that names the page."""
+    """Yield each problem as a sentence with the name of the page."""
     pages = {path.resolve(): _Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         name = path.relative_to(site.resolve())
-        if name.name == "404.html":  # is served for any address, so its addresses are absolute
+        if name.name == "404.html":  # served for any address, so its links are absolute
             continue
         for address in page.loads:
             if _OUTSIDE.match(address) and not address.startswith("data:"):

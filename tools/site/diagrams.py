@@ -1,7 +1,7 @@
 """Mermaid diagrams as SVG files.
 
-GitHub draws a Mermaid block itself. On the site a browser would load Mermaid from another host, so the build draws the
-diagrams. A diagram that cannot be drawn fails the build.
+GitHub renders Mermaid blocks itself. On the site a browser would load Mermaid from another host, so the build renders
+the diagrams. A diagram that cannot be rendered fails the build.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _TITLE: Final = re.compile(r"^\s*accTitle: *(.+?) *$", re.MULTILINE)
 
 
 def with_pictures(markdown: str, page: Path, folder: Path) -> str:
-    """The text of a page with a picture, which is made in the folder, for each Mermaid block."""
+    """Replace each Mermaid block of a page by an image, which is written to the folder. Returns the text."""
 
     def picture(match: re.Match[str]) -> str:
         title = _TITLE.search(match[1])
         if title is None:
             raise ValueError(
-                f"{page.name}: a diagram needs a line 'accTitle: …', which becomes the text of its picture"
+                f"{page.name}: a diagram requires a line 'accTitle: …', which becomes the image's alternative text"
             )
         file = folder / f"{hashlib.sha256(match[1].encode()).hexdigest()[:16]}.svg"
         folder.mkdir(exist_ok=True)
@@ -39,6 +39,6 @@ def _drawn(source: str) -> str:
     svg: str = mermaidx.render(source).svg()
     size = re.search(r' viewBox="\S+ \S+ (\S+) (\S+)"', svg)
     assert size is not None, "every diagram has a viewBox"
-    # A picture of its own size, and light in a dark page too, since its lines are dark.
+    # Its natural size, and a white background also on dark pages, because its lines are dark.
     svg = svg.replace(' width="100%"', f' width="{size[1]}" height="{size[2]}"', 1)
     return svg.replace("background-color: transparent", "background-color: white", 1)

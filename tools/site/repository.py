@@ -1,7 +1,7 @@
-"""Where the files of this repository are on the web, for links from the site to files outside `docs`.
+"""Addresses of repository files on the web, for links from the site to files outside `docs`.
 
-On GitHub a relative link such as `../examples/batch.py` works as it stands. On the site there is no such page, so the
-link becomes the address of the file in the repository, which `pyproject.toml` has.
+On GitHub a relative link such as `../examples/batch.py` works. On the site there is no such page, so the link is
+replaced by the address of the file in the repository, which is declared in `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _CODE: Final = re.compile(r"^(?: *)```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.D
 
 
 def repository_url() -> str:
-    """The address of the repository, from `[project.urls]`."""
+    """Return the address of the repository, from `[project.urls]`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return str(project["urls"]["Repository"]).rstrip("/")
 
 
 def with_repository_links(markdown: str, page: str, url: str, root: Path = ROOT) -> str:
-    """The text of a page of `docs` in which links to files outside `docs` lead to the repository.
+    """Replace links to files outside `docs` by links to the repository. Returns the text of the page.
 
-    `page` is the page's path below `docs`. Links to files that do not exist stay as they are, so that the build names
-    them as broken. Code is left alone.
+    `page` is the page's path below `docs`. Links to files that do not exist are kept, so that the build reports
+    them as broken. Code is not changed.
     """
 
     def linked(match: re.Match[str]) -> str:
@@ -47,7 +47,7 @@ def with_repository_links(markdown: str, page: str, url: str, root: Path = ROOT)
 
 
 def _normal(path: PurePosixPath) -> PurePosixPath | None:
-    """The path without `..`; None when it leaves the repository."""
+    """Return the path without `..`; None if it is outside the repository."""
     found: list[str] = []
     for part in path.parts:
         if part != "..":
