@@ -259,7 +259,7 @@ def test_a_program_that_is_not_there_or_fails_is_named() -> None:
         packages.run([sys.executable, "-c", "print('more'); exit('E: no such package here')"], seconds=60)
 
 
-def test_a_broker_that_cannot_be_had_is_left_out_with_the_reason(
+def test_an_unavailable_broker_is_left_out_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brokers, packages = module("peer_brokers"), module("packages")
@@ -270,8 +270,8 @@ def test_a_broker_that_cannot_be_had_is_left_out_with_the_reason(
         running, missing = brokers.start_all(("rabbitmq", "rabbitmq4", "artemis"), places, 1, started)
     assert running == []
     assert missing == {
-        "RabbitMQ of this Debian": "this is not Debian, whose packages are unpacked for it",
-        "RabbitMQ 4": "this is not Debian, whose packages are unpacked for it",
+        "RabbitMQ of this Debian": "this system is not Debian; Debian's packages are required",
+        "RabbitMQ 4": "this system is not Debian; Debian's packages are required",
         "ActiveMQ Artemis": "it requires Java",
     }
     assert capsys.readouterr().out.count("not available") == 3

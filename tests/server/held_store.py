@@ -1,4 +1,4 @@
-"""A store whose disk can be told to hang."""
+"""A store whose disk hangs on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in: places in all, of one address, in the reserve; and who failed to log in too often."""
+"""Admission: limits in total, per address and in the reserve; and too many failed logins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def admitted(places: Admission, address: str = HERE) -> Ticket:
 # --- places ---
 
 
-def test_a_place_is_free_again_when_its_connection_ends_and_once() -> None:
+def test_a_place_is_freed_once_when_its_connection_ends() -> None:
     places = admission(reserved_connections=0)
     tickets = [admitted(places) for _ in range(4)]
     assert places.admit(HERE) == TOO_MANY
@@ -36,7 +36,7 @@ def test_a_place_is_free_again_when_its_connection_ends_and_once() -> None:
     assert places.admit(HERE) == TOO_MANY
 
 
-def test_one_address_has_half_of_the_places_unless_it_is_this_machine() -> None:
+def test_one_address_may_use_half_of_the_connections_except_loopback() -> None:
     places = admission()
     for _ in range(2):
         admitted(places, THERE)
@@ -46,7 +46,7 @@ def test_one_address_has_half_of_the_places_unless_it_is_this_machine() -> None:
         admitted(places, HERE)
 
 
-def test_a_limit_for_addresses_that_is_given_holds_for_this_machine_too() -> None:
+def test_a_configured_limit_for_addresses_applies_to_loopback_too() -> None:
     places = admission(max_connections_per_address=1)
     ticket = admitted(places, HERE)
     assert places.admit(HERE) == TOO_MANY_OF_ADDRESS
@@ -54,12 +54,12 @@ def test_a_limit_for_addresses_that_is_given_holds_for_this_machine_too() -> Non
     admitted(places, HERE)
 
 
-def test_beyond_the_ordinary_places_there_is_a_reserve() -> None:
+def test_beyond_the_limit_connections_are_admitted_to_the_reserve() -> None:
     places = admission()
     assert [admitted(places).is_reserved for _ in range(6)] == [False] * 4 + [True] * 2
 
 
-def test_in_the_reserve_the_oldest_without_a_key_gives_way() -> None:
+def test_in_the_reserve_a_new_connection_replaces_the_oldest_without_a_key() -> None:
     places = admission()
     for _ in range(4):
         admitted(places)
@@ -111,17 +111,17 @@ def test_failures_that_are_further_apart_than_a_minute_do_not_add_up() -> None:
         clock.advance(60_000)
 
 
-def test_no_limit_of_failed_logins_can_be_had() -> None:
+def test_the_limit_of_failed_logins_can_be_disabled() -> None:
     ticket = admitted(Admission(Limits(max_failed_logins=0), ManualClock()))
     for _ in range(1000):
         ticket.login_failed()
     ticket.check_login()
 
 
-def test_addresses_without_end_take_no_memory_without_end() -> None:
+def test_the_number_of_counted_addresses_is_bounded() -> None:
     places = Admission(Limits(max_failed_logins=2), ManualClock(0))
     for number in range(10_050):
         places.failed_logins.add(f"address-{number}")
     with pytest.raises(TooManyFailedLogins):
-        places.failed_logins.check("address-of-nobody")  # those beyond the bound share a count
+        places.failed_logins.check("address-of-nobody")  # addresses beyond the bound share a count
     places.failed_logins.check("address-1")

@@ -1,4 +1,4 @@
-"""A whole broker: what it takes to start one, what its agenda does, and what is left when it stops."""
+"""A whole broker: refused starts, the well-known key, timers, and stopping."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def refusal(**options: Any) -> str:
 # --- starting ---
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         assert refusal(port=port, data=tmp_path) == f"cannot listen on {HOST} port {port}: Address already in use"
 
 
-def test_a_further_port_that_is_taken_is_named_and_the_first_is_given_back(tmp_path: Path) -> None:
+def test_a_further_port_in_use_is_named_and_the_first_is_released(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken, socket.create_server((HOST, 0)) as free:
         first, second = free.getsockname()[1], taken.getsockname()[1]
         free.close()
@@ -62,12 +62,12 @@ def test_a_further_port_that_is_taken_is_named_and_the_first_is_given_back(tmp_p
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "300.1.2.3"])
-def test_a_host_that_is_none_is_named(tmp_path: Path, host: str) -> None:
+def test_an_invalid_host_is_named(tmp_path: Path, host: str) -> None:
     namespace = NamespaceDefinition(authorization_rules=OWN_KEY)
     assert f"cannot listen on {host} port 0" in refusal(host=host, namespace=namespace, data=tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     assert f"{tmp_path / 'file' / 'data'} cannot be created" in refusal(data=tmp_path / "file" / "data")
     assert f"{tmp_path / 'file'} is not a folder" in refusal(data=tmp_path / "file")
@@ -78,12 +78,12 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     assert "peeklock.db is not a database" in refusal(data=tmp_path)
 
 
-def test_a_folder_that_another_broker_holds_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_folder_in_use_by_another_broker_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
     start_broker()
     assert "in use by process" in refusal(data=tmp_path / "data")
 
 
-def test_a_store_that_fails_at_the_start_is_told(tmp_path: Path) -> None:
+def test_a_store_that_fails_at_the_start_is_a_start_error(tmp_path: Path) -> None:
     class Broken(HeldStore):
         def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
             raise StoreError("The store is broken.")
@@ -91,7 +91,7 @@ def test_a_store_that_fails_at_the_start_is_told(tmp_path: Path) -> None:
     assert refusal(make_store=lambda call: Broken(), tls_folder=tmp_path) == "The store is broken."
 
 
-def test_a_store_that_does_not_take_the_first_entities_is_told(tmp_path: Path) -> None:
+def test_a_store_that_refuses_the_first_entities_is_a_start_error(tmp_path: Path) -> None:
     store = HeldStore()
     store.fails = lambda changes: StoreError("The disk is on fire.")
     assert refusal(make_store=lambda call: store, tls_folder=tmp_path) == "The disk is on fire."
@@ -109,9 +109,7 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         ("RequiresDuplicateDetection", QueueDefinition(name="Orders", requires_duplicate_detection=True)),
     ],
 )
-def test_what_is_fixed_when_a_queue_is_made_cannot_be_changed(
-    tmp_path: Path, name: str, queue: QueueDefinition
-) -> None:
+def test_settings_fixed_at_creation_cannot_be_changed(tmp_path: Path, name: str, queue: QueueDefinition) -> None:
     start_and_stop(data=tmp_path, namespace=NamespaceDefinition(queues=(QueueDefinition(name="orders"),)))
     changed = NamespaceDefinition(queues=(queue,))
     assert refusal(data=tmp_path, namespace=changed) == (
@@ -119,7 +117,7 @@ def test_what_is_fixed_when_a_queue_is_made_cannot_be_changed(
     )
 
 
-def test_a_start_that_failed_lets_go_of_the_folder_and_the_port(tmp_path: Path) -> None:
+def test_a_failed_start_releases_the_folder_and_the_port(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
     refusal(port=port, data=tmp_path, tls_certificate=tmp_path / "no.pem", tls_key=tmp_path / "no.key")
@@ -130,7 +128,7 @@ def test_a_start_that_failed_lets_go_of_the_folder_and_the_port(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
-def test_the_well_known_key_is_refused_where_others_can_reach_it(tmp_path: Path, host: str) -> None:
+def test_the_well_known_key_is_refused_on_addresses_of_a_network(tmp_path: Path, host: str) -> None:
     assert "--insecure-default-key" in refusal(host=host, data=tmp_path)
     assert not (tmp_path / "peeklock.db").exists()
 
@@ -150,11 +148,11 @@ def _has_ipv6() -> bool:
         return False
 
 
-def test_the_well_known_key_is_accepted_anywhere_by_order(tmp_path: Path) -> None:
+def test_the_well_known_key_is_accepted_on_a_network_by_option(tmp_path: Path) -> None:
     start_and_stop(host="0.0.0.0", data=tmp_path, insecure_default_key=True)
 
 
-def test_a_key_of_ones_own_is_accepted_anywhere(tmp_path: Path) -> None:
+def test_another_key_is_accepted_on_a_network(tmp_path: Path) -> None:
     start_and_stop(host="0.0.0.0", data=tmp_path, namespace=NamespaceDefinition(authorization_rules=OWN_KEY))
 
 
@@ -168,7 +166,7 @@ def test_the_well_known_key_on_a_queue_is_refused_too_also_on_a_stored_one(tmp_p
     assert "well-known" in refusal(host="0.0.0.0", data=tmp_path, namespace=without)
 
 
-def test_the_connection_string_names_a_rule_that_may_do_everything(start_broker: StartBroker) -> None:
+def test_the_connection_string_has_a_rule_with_all_rights(start_broker: StartBroker) -> None:
     rules = (AuthorizationRule(name="reader", primary_key="reads", rights=frozenset({Right.LISTEN})), *OWN_KEY)
     broker = start_broker(data=None, namespace=NamespaceDefinition(authorization_rules=rules))
     assert broker.connection_string == (
@@ -215,7 +213,7 @@ def with_broker(tmp_path: Path, test: Callable[[Broker], Coroutine[Any, Any, Non
     asyncio.run(run())
 
 
-def test_what_is_due_is_done_by_itself(tmp_path: Path) -> None:
+def test_due_entries_run_without_a_request(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         done = asyncio.Event()
         agenda = broker.namespace.agenda
@@ -225,7 +223,7 @@ def test_what_is_due_is_done_by_itself(tmp_path: Path) -> None:
     with_broker(tmp_path, test)
 
 
-def test_what_is_added_later_and_due_sooner_is_done_first(tmp_path: Path) -> None:
+def test_an_entry_added_later_and_due_earlier_runs_first(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         done: list[str] = []
         all_done = asyncio.Event()
@@ -239,7 +237,7 @@ def test_what_is_added_later_and_due_sooner_is_done_first(tmp_path: Path) -> Non
     with_broker(tmp_path, test)
 
 
-def test_what_is_due_already_is_not_done_while_it_is_being_added(tmp_path: Path) -> None:
+def test_an_entry_that_is_already_due_does_not_run_while_it_is_added(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         done = asyncio.Event()
         agenda = broker.namespace.agenda
@@ -250,7 +248,7 @@ def test_what_is_due_already_is_not_done_while_it_is_being_added(tmp_path: Path)
     with_broker(tmp_path, test)
 
 
-def test_what_an_appointment_adds_is_done_too(tmp_path: Path) -> None:
+def test_an_entry_added_by_an_entry_runs_too(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         done = asyncio.Event()
         agenda = broker.namespace.agenda
@@ -268,7 +266,7 @@ def test_what_an_appointment_adds_is_done_too(tmp_path: Path) -> None:
 
 
 class Stopping:
-    """A broker that is being stopped while a test goes on."""
+    """A broker that is being stopped while a test continues."""
 
     def __init__(self, broker: BrokerThread) -> None:
         self._thread = threading.Thread(target=broker.stop)
@@ -282,7 +280,7 @@ class Stopping:
         assert self.is_done()
 
 
-def test_clients_are_told_why_the_connection_ends(tmp_path: Path) -> None:
+def test_the_close_of_a_stopping_broker_has_the_reason(tmp_path: Path) -> None:
     broker = BrokerThread(tls_folder=tmp_path)
     clients = [RawClient.opened(broker.broker.port), RawClient(WebSocketStream(broker.broker.port))]
     clients[1].open()
@@ -295,7 +293,7 @@ def test_clients_are_told_why_the_connection_ends(tmp_path: Path) -> None:
     stopping.wait()
 
 
-def test_what_was_sent_before_the_stop_is_answered_and_kept(tmp_path: Path) -> None:
+def test_messages_sent_before_the_stop_are_answered_and_stored(tmp_path: Path) -> None:
     store = HeldStore()
     broker = BrokerThread(tls_folder=tmp_path, make_store=lambda call: store)
     client = RawClient.opened(broker.broker.port)
@@ -338,7 +336,7 @@ def test_a_settlement_under_way_is_confirmed_before_the_stop(tmp_path: Path) -> 
     stopping.wait()
 
 
-def test_no_message_is_handed_out_for_good_while_the_broker_stops(tmp_path: Path) -> None:
+def test_no_message_is_deleted_on_delivery_while_the_broker_stops(tmp_path: Path) -> None:
     store = HeldStore()
     broker = BrokerThread(tls_folder=tmp_path, make_store=lambda call: store, limits=QUICK)
     port = broker.broker.port
@@ -359,7 +357,7 @@ def test_no_message_is_handed_out_for_good_while_the_broker_stops(tmp_path: Path
     after.stop()
 
 
-def test_a_client_that_is_silent_does_not_hold_up_the_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_client_does_not_delay_the_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="peeklock")
     broker = BrokerThread(tls_folder=tmp_path, limits=QUICK)
     port = broker.broker.port
@@ -377,19 +375,19 @@ def test_a_client_that_is_silent_does_not_hold_up_the_stop(tmp_path: Path, caplo
         read_to_end(stream)
 
 
-def test_a_receiver_that_does_not_read_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+def test_a_receiver_that_does_not_read_does_not_delay_the_stop(tmp_path: Path) -> None:
     broker = BrokerThread(tls_folder=tmp_path, limits=QUICK)
     port = broker.broker.port
     sender = RawClient.opened(port)
     link = sender.sender()
-    deaf = RawClient.opened(port)
-    deaf.receiver(credit=100_000)
+    unread = RawClient.opened(port)
+    unread.receiver(credit=100_000)
     while not broker.call(lambda: any(shell.connection.congested for shell in broker.broker.shells)):
         sender.send(link, *(bytes(200_000) for _ in range(20)))
     broker.stop()
 
 
-def test_a_store_that_hangs_does_not_hold_up_the_stop_for_ever(
+def test_a_store_that_hangs_delays_the_stop_for_a_limited_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = HeldStore()
@@ -417,7 +415,7 @@ def test_a_stopped_broker_can_be_started_again_on_the_same_folder(tmp_path: Path
         broker.stop()
 
 
-def test_two_brokers_live_side_by_side(tmp_path: Path) -> None:
+def test_two_brokers_run_in_one_process(tmp_path: Path) -> None:
     brokers = [BrokerThread(data=tmp_path / name) for name in ("one", "two")]
     for broker in brokers:
         assert health(broker.broker.port)[0] == 200

@@ -1,4 +1,4 @@
-"""Which `Host` and `Origin` are accepted: programs connect as before, web pages do not."""
+"""The accepted values of `Host` and `Origin`: programs can connect, web pages cannot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_on_loopback_any_other_host_is_refused(host: str) -> None:
     assert LOCAL.refusal(host, None) is not None
 
 
-def test_a_host_that_is_refused_is_named_with_what_to_do() -> None:
+def test_a_refusal_names_the_host_and_the_option() -> None:
     assert LOCAL.refusal("bus.internal:5672", None) == (
         "The host name 'bus.internal:5672' is not allowed: add it with --allowed-host."
     )
@@ -62,17 +62,17 @@ def test_a_configured_name_is_accepted_whatever_its_case_and_port() -> None:
 @pytest.mark.parametrize(
     "host", ["peeklock", "peeklock.default.svc.cluster.local:5672", "192.0.2.7", "[2001:db8::1]:80"]
 )
-def test_a_broker_for_others_accepts_the_names_that_it_is_reached_by(host: str) -> None:
+def test_a_broker_on_a_network_accepts_names_and_addresses(host: str) -> None:
     assert OPEN.refusal(host, None) is None
 
 
-def test_where_the_well_known_key_works_for_others_a_name_of_the_public_dns_must_be_configured() -> None:
+def test_with_the_well_known_key_on_a_network_names_with_a_dot_must_be_configured() -> None:
     assert KNOWN_KEY.refusal("emulator:5672", None) is None
     assert KNOWN_KEY.refusal("192.0.2.7:5672", None) is None
     assert KNOWN_KEY.refusal("evil.example:5672", None) is not None
 
 
-def test_with_configured_names_a_broker_for_others_accepts_these_and_addresses() -> None:
+def test_with_configured_names_a_broker_on_a_network_accepts_only_these_and_addresses() -> None:
     assert NAMED.refusal("bus.example.com", None) is None
     assert NAMED.refusal("192.0.2.7", None) is None
     assert NAMED.refusal("peeklock", None) is not None
@@ -128,7 +128,7 @@ def test_a_configured_origin_is_accepted() -> None:
     assert BrowserGuard("127.0.0.1", allowed_origins=["*"]).refusal("localhost", "null") is None
 
 
-def test_a_broker_for_others_knows_its_own_machine_by_name() -> None:
+def test_a_missing_host_and_names_of_loopback_are_the_own_machine() -> None:
     assert is_own_machine("localhost:5672")
     assert is_own_machine(None)
     assert not is_own_machine("evil.example:5672")

@@ -1,4 +1,4 @@
-"""Certificates: clients that trust the authority accept the server, and nothing is made without need."""
+"""Certificates: clients that trust the authority accept the server, and valid certificates are not made again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def handshake(certificates: Certificates, host: str, client: ssl.SSLContext | None = None) -> str | None:
-    """One TLS connection over a socket pair; the version, or an ssl.SSLError for the client."""
+    """Open a TLS connection over a socket pair; returns the TLS version, or raises the client's ssl.SSLError."""
     if client is None:
         client = ssl.create_default_context(cafile=str(certificates.authority))
         client.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -41,7 +41,7 @@ def handshake(certificates: Certificates, host: str, client: ssl.SSLContext | No
             with server.wrap_socket(far, server_side=True) as connection:
                 connection.recv(1)
         except (ssl.SSLError, OSError):
-            far.close()  # the client says why
+            far.close()  # the client's error has the reason
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(serve)
@@ -77,7 +77,7 @@ def test_a_client_that_does_not_trust_the_authority_refuses(made: Certificates) 
         handshake(made, "localhost", ssl.create_default_context())
 
 
-def test_tls_1_2_is_spoken_and_nothing_older(made: Certificates) -> None:
+def test_tls_1_2_is_accepted_and_nothing_older(made: Certificates) -> None:
     client = ssl.create_default_context(cafile=str(made.authority))
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     assert handshake(made, "localhost", client) == "TLSv1.2"
@@ -100,7 +100,7 @@ def test_openssl_accepts_the_chain_strictly(made: Certificates) -> None:
     assert done.stdout.endswith(": OK\n")
 
 
-def test_the_authority_is_one_and_the_server_is_none(made: Certificates) -> None:
+def test_only_the_authority_can_sign_certificates(made: Certificates) -> None:
     authority = certificate(made.authority)
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
@@ -126,7 +126,7 @@ def test_only_the_owner_can_read_the_keys(made: Certificates) -> None:
     assert mode(made.authority.parent) == 0o700
 
 
-def test_others_lose_rights_that_they_had_before(tmp_path: Path) -> None:
+def test_access_of_other_users_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     folder.mkdir(mode=0o755)
     made = ensure_certificates(tmp_path, [])
@@ -139,7 +139,7 @@ def test_others_lose_rights_that_they_had_before(tmp_path: Path) -> None:
     assert {mode(path) for path in secrets} == {0o600}
 
 
-def test_nothing_is_left_behind_in_the_folder(made: Certificates) -> None:
+def test_no_temporary_files_are_left_in_the_folder(made: Certificates) -> None:
     assert sorted(path.name for path in made.authority.parent.iterdir()) == [
         "authority-key.pem",
         "authority.pem",
@@ -153,7 +153,7 @@ def contents(files: Certificates) -> tuple[bytes, bytes, bytes]:
     return files.authority.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes()
 
 
-def test_what_is_there_and_good_is_kept(tmp_path: Path) -> None:
+def test_valid_certificates_are_kept(tmp_path: Path) -> None:
     first = ensure_certificates(tmp_path, ["a.example"])
     before = contents(first)
     assert ensure_certificates(tmp_path, []) == first
@@ -211,7 +211,7 @@ def test_an_authority_that_would_end_before_the_certificate_is_replaced(tmp_path
 
 @pytest.mark.parametrize("name", ["server.pem", "server-key.pem", "server.json"])
 @pytest.mark.parametrize("damage", ["removed", "emptied", "exchanged"])
-def test_a_damaged_set_is_made_again(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_files_are_made_again(tmp_path: Path, name: str, damage: str) -> None:
     files = ensure_certificates(tmp_path, [])
     path = files.key.parent / name
     if damage == "removed":
@@ -227,7 +227,7 @@ def test_a_damaged_set_is_made_again(tmp_path: Path, name: str, damage: str) -> 
 
 
 @pytest.mark.parametrize("note", [b"{", b"[]", b"{}", b'{"hosts": 1, "not_after": "x", "digest": ""}', b"\xff"])
-def test_a_note_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, note: bytes) -> None:
+def test_an_invalid_summary_counts_as_missing(tmp_path: Path, note: bytes) -> None:
     files = ensure_certificates(tmp_path, [])
     path = files.key.parent / "server.json"
     path.write_bytes(note)
@@ -235,13 +235,13 @@ def test_a_note_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, note: byt
     assert set(json.loads(path.read_bytes())) == {"hosts", "not_after", "digest"}
 
 
-def test_a_making_that_was_cut_short_before_the_authority_was_whole_starts_over(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_the_authority_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
     (tmp_path / "tls" / "authority-key.pem").write_bytes(b"half")
     assert handshake(ensure_certificates(tmp_path, []), "localhost") is not None
 
 
-def test_an_authority_without_its_key_serves_until_it_has_to_sign(tmp_path: Path) -> None:
+def test_an_authority_without_its_key_is_used_until_it_must_sign(tmp_path: Path) -> None:
     files = ensure_certificates(tmp_path, [])
     (files.authority.parent / "authority-key.pem").unlink()
     assert ensure_certificates(tmp_path, []) == files
@@ -258,7 +258,7 @@ def test_an_authority_with_the_key_of_another_is_refused(tmp_path: Path) -> None
         ensure_certificates(tmp_path / "a", ["new.example"])
 
 
-def test_an_authority_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_authority_is_refused(tmp_path: Path) -> None:
     files = ensure_certificates(tmp_path, [])
     files.authority.write_bytes(b"nonsense")
     with pytest.raises(CertificateError, match="cannot be read as PEM"):
@@ -266,7 +266,7 @@ def test_an_authority_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["", "a b", "-a", "a..b", "x" * 64, "a/b", "1.2.3.4/8", "\ud800"])
-def test_a_host_that_is_none_is_refused(tmp_path: Path, host: str) -> None:
+def test_an_invalid_host_is_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(CertificateError, match="is not a host name or an IP address"):
         ensure_certificates(tmp_path, [host])
     assert not (tmp_path / "tls").exists()
@@ -281,14 +281,14 @@ def test_international_names_wildcards_and_bracketed_addresses_are_hosts(tmp_pat
     assert handshake(files, "2001:db8::1") is not None
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
     with pytest.raises(CertificateError, match="cannot be read or written: Not a directory"):
         ensure_certificates(blocked, [])
 
 
-# --- files that the user brings
+# --- files of the user
 
 
 def test_missing_tls_files_are_named(made: Certificates, tmp_path: Path) -> None:

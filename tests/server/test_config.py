@@ -104,7 +104,7 @@ def namespace(**keys: Any) -> str:
 
 
 def refusal(tmp_path: Path, text: str, profile: Any = STANDARD) -> str:
-    """The sentence without the folder of the file."""
+    """Return the error message without the folder of the file."""
     with pytest.raises(ConfigError) as refused:
         load_text(tmp_path, text, profile)
     message = str(refused.value)
@@ -150,7 +150,7 @@ def test_the_sample_file_is_read_under_every_profile(profile: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["File", "Console", "File,Console", "Console,File", "Console, File"])
-def test_every_spelling_of_where_the_log_goes_is_read(tmp_path: Path, kind: str) -> None:
+def test_every_spelling_of_the_log_targets_is_accepted(tmp_path: Path, kind: str) -> None:
     assert load_text(tmp_path, OFFICIAL.replace('"Type": "File"', f'"Type": "{kind}"')).queues
 
 
@@ -159,7 +159,7 @@ def test_a_file_may_name_its_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [{}, {"Rules": []}])
-def test_a_subscription_without_rules_takes_every_message(tmp_path: Path, rules: Any) -> None:
+def test_a_subscription_without_rules_gets_every_message(tmp_path: Path, rules: Any) -> None:
     text = namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", **rules}]}])
     assert load_text(tmp_path, text).topics[0].subscriptions[0].rules == (RuleDefinition(),)
 
@@ -185,7 +185,7 @@ def test_keys_are_read_on_the_namespace_and_on_entities_and_replace_the_emulator
     assert found.topics[0].authorization_rules == (rule,)
 
 
-def test_what_is_not_given_is_the_profiles_default(tmp_path: Path) -> None:
+def test_missing_settings_have_the_profiles_defaults(tmp_path: Path) -> None:
     text = namespace(Queues=[{"Name": "q"}])
     assert load_text(tmp_path, text, STANDARD).queues == (QueueDefinition(name="q"),)
     assert load_text(tmp_path, text, EMULATOR).queues[0].max_delivery_count == 3
@@ -211,7 +211,7 @@ def test_a_byte_order_mark_and_comments_are_allowed(tmp_path: Path) -> None:
     assert [queue.name for queue in load_text(tmp_path, text).queues] == ["q"]
 
 
-def test_a_filter_type_that_is_left_out_is_the_one_that_was_given(tmp_path: Path) -> None:
+def test_a_missing_filter_type_follows_from_the_given_filter(tmp_path: Path) -> None:
     rule = {"Name": "r", "Properties": {"SqlFilter": {"SqlExpression": "a = 1"}, "CorrelationFilter": None}}
     text = namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}])
     (found,) = load_text(tmp_path, text).topics[0].subscriptions[0].rules
@@ -223,7 +223,7 @@ def in_a_rule(**properties: Any) -> str:
     return namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}])
 
 
-def test_values_that_json_has_no_form_for_are_objects_that_say_what_they_are(tmp_path: Path) -> None:
+def test_values_without_a_json_form_are_objects_with_their_type(tmp_path: Path) -> None:
     text = in_a_rule(
         SqlFilter={
             "SqlExpression": "a > @a AND b < @b",
@@ -251,7 +251,7 @@ def test_values_that_json_has_no_form_for_are_objects_that_say_what_they_are(tmp
         (None, "must be text, a number, true, false or one of"),
     ],
 )
-def test_a_value_that_is_none_is_refused(tmp_path: Path, value: Any, problem: str) -> None:
+def test_an_invalid_value_is_refused(tmp_path: Path, value: Any, problem: str) -> None:
     message = refusal(tmp_path, in_a_rule(CorrelationFilter={"Properties": {"p": value}}))
     assert f"Rules[0].Properties.CorrelationFilter.Properties.p: {problem}" in message
 
@@ -286,7 +286,7 @@ def test_a_parameter_has_one_value(tmp_path: Path) -> None:
     assert "SqlFilter.Parameters: must not name a parameter both with @ and without" in message
 
 
-def test_every_element_with_a_mistake_is_told_of(tmp_path: Path) -> None:
+def test_every_element_with_a_mistake_is_reported(tmp_path: Path) -> None:
     text = namespace(
         Queues=[{"Name": "a b"}, {"Name": "fine"}, {"Name": "c", "Properties": {"Status": "Asleep"}}],
         Topics=[{"Name": "t", "Subscriptions": [{"Name": "s"}, {"Nmae": "u"}]}],
@@ -601,7 +601,7 @@ def server_of(folder: Path, server: object) -> ServerSettings:
     return load_configuration(path, STANDARD).server
 
 
-def test_what_is_said_about_the_server_is_read(tmp_path: Path) -> None:
+def test_the_servers_settings_are_read(tmp_path: Path) -> None:
     found = server_of(
         tmp_path,
         {

@@ -1,4 +1,4 @@
-"""A disk that is nearly full: what senders, receivers, `/health` and `/metrics` are told, and how it is set."""
+"""A disk that is nearly full: senders, receivers, `/health` and `/metrics`, and the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 
 class Disk:
-    """A disk whose free space the test says."""
+    """A disk whose free space the test sets."""
 
     free = 100 * GIB
 
@@ -37,7 +37,7 @@ def metrics(broker: BrokerThread) -> dict[str, float]:
     return {name.removeprefix("peeklock_disk_"): float(value) for name, value in lines}
 
 
-def test_senders_are_told_to_try_again_and_receivers_go_on(start_broker: StartBroker) -> None:
+def test_sends_are_refused_as_busy_and_receivers_continue(start_broker: StartBroker) -> None:
     disk = Disk()
     broker = start_broker(measure_disk=disk)
     with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
@@ -56,7 +56,7 @@ def test_senders_are_told_to_try_again_and_receivers_go_on(start_broker: StartBr
     assert broker.counters().active == 1
 
 
-def test_health_says_that_messages_are_refused_and_stays_200_for_the_receivers(start_broker: StartBroker) -> None:
+def test_health_is_degraded_with_status_200_while_sends_are_refused(start_broker: StartBroker) -> None:
     disk = Disk()
     broker = start_broker(measure_disk=disk)
     assert health(broker.broker.port)[:2] == (200, "healthy")
@@ -101,6 +101,6 @@ def test_the_watermark_is_set_in_the_configuration_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", '"1g"', "true", "1.5"])
-def test_a_watermark_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+def test_an_invalid_watermark_is_refused(tmp_path: Path, value: str) -> None:
     with pytest.raises(ConfigError, match=r"Server\.DiskFreeLowInMegabytes: must be a whole number"):
         settings(tmp_path, value)

@@ -1,4 +1,4 @@
-"""Whether the broker works, and what it costs to ask."""
+"""The page `/health`: its answers, and the number of probes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.held_store import HeldStore
 from serving import StartBroker
 
 
-def test_health_says_why_the_store_fails_and_that_it_works_again(start_broker: StartBroker) -> None:
+def test_health_has_the_reason_of_a_failed_store_and_its_recovery(start_broker: StartBroker) -> None:
     store = FlakyStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     client = RawClient.opened(broker.broker.port)
@@ -31,7 +31,7 @@ def test_health_says_why_the_store_fails_and_that_it_works_again(start_broker: S
     assert health(broker.broker.port)[0] == 200
 
 
-def test_health_recovers_though_nobody_sends(start_broker: StartBroker) -> None:
+def test_health_recovers_without_any_send(start_broker: StartBroker) -> None:
     store = FlakyStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     client = RawClient.opened(broker.broker.port)
@@ -45,7 +45,7 @@ def test_health_recovers_though_nobody_sends(start_broker: StartBroker) -> None:
 
 
 @pytest.mark.parametrize("error", [StoreFull("There is no room left."), StoreError("The disk is on fire.")])
-def test_health_finds_out_by_itself_that_the_store_fails(start_broker: StartBroker, error: StoreError) -> None:
+def test_health_detects_that_the_store_fails(start_broker: StartBroker, error: StoreError) -> None:
     store = FlakyStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     store.fails = lambda changes: error
@@ -55,7 +55,7 @@ def test_health_finds_out_by_itself_that_the_store_fails(start_broker: StartBrok
     assert health(broker.broker.port)[0] == 200
 
 
-def test_health_finds_out_that_messages_cannot_be_read(start_broker: StartBroker) -> None:
+def test_health_detects_that_messages_cannot_be_read(start_broker: StartBroker) -> None:
     store = FlakyStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     store.fails_to_read = True
@@ -69,7 +69,7 @@ def test_a_namespace_without_entities_is_healthy(start_broker: StartBroker) -> N
     assert get(start_broker(data=None, namespace=NamespaceDefinition()).broker.port, "/health")[0] == 200
 
 
-def test_asking_for_health_takes_no_numbers_from_the_queues(start_broker: StartBroker) -> None:
+def test_health_requests_use_no_sequence_numbers_of_queues(start_broker: StartBroker) -> None:
     broker = start_broker()
     assert health(broker.broker.port)[0] == 200
     assert broker.counters().last_sequence_number == 0
@@ -79,7 +79,7 @@ def test_asking_for_health_takes_no_numbers_from_the_queues(start_broker: StartB
 
 
 def tried(store: FlakyStore, story: Callable[[Health, Namespace], Awaitable[None]], timeout: float = 60.0) -> None:
-    """Run the story with a namespace in that store."""
+    """Run the story with a namespace that uses the store."""
 
     async def run() -> None:
         namespace = Namespace(NamespaceDefinition(), store, asyncio.get_running_loop().call_soon)
@@ -92,7 +92,7 @@ def tried(store: FlakyStore, story: Callable[[Health, Namespace], Awaitable[None
 
 
 def watched(store: FlakyStore) -> list[Changes]:
-    """Every commit from now on."""
+    """Return a list to which every later commit is added."""
     seen: list[Changes] = []
 
     def look(changes: Changes) -> None:
@@ -102,7 +102,7 @@ def watched(store: FlakyStore) -> list[Changes]:
     return seen
 
 
-def test_however_often_it_is_asked_one_message_is_tried() -> None:
+def test_concurrent_and_repeated_requests_use_one_probe() -> None:
     store = FlakyStore()
     seen = watched(store)
 
@@ -115,13 +115,13 @@ def test_however_often_it_is_asked_one_message_is_tried() -> None:
     tried(store, story)
 
 
-def test_a_store_that_does_not_answer_is_not_asked_twice_and_is_well_again_when_it_does() -> None:
+def test_a_probe_that_hangs_is_not_repeated_and_health_recovers_when_it_ends() -> None:
     store = HeldStore()
 
     async def story(health: Health, namespace: Namespace) -> None:
         store.hold()
-        said = "The store has not answered for 0.01 seconds."
-        assert [await health.problem() for _ in range(3)] == [said] * 3
+        message = "The store has not answered for 0.01 seconds."
+        assert [await health.problem() for _ in range(3)] == [message] * 3
         assert len(store.held or ()) == 1
         store.let_go()
         assert await health.problem() is None
@@ -140,7 +140,7 @@ def numbers_in(store: FlakyStore, entity: int) -> list[int]:
     return found
 
 
-def test_a_message_that_a_crash_has_left_is_removed() -> None:
+def test_a_probe_message_left_by_a_crash_is_removed() -> None:
     store = FlakyStore()
 
     async def story(health: Health, namespace: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""HTTP on the sniffed connection: pages, who administers, and AMQP inside a WebSocket."""
+"""HTTP on the shared port: pages, administration, and AMQP inside a WebSocket."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def port(broker: BrokerThread) -> int:
 # --- plain requests ---
 
 
-def test_health_is_json_that_the_emulators_clients_know(port: int) -> None:
+def test_health_is_the_emulators_json(port: int) -> None:
     status, text = get(port, "/health")
     assert (status, json.loads(text)) == (200, {"status": "healthy", "message": "Service is healthy."})
 
@@ -69,14 +69,14 @@ def test_an_unknown_path_is_not_found(port: int, path: str) -> None:
     assert get(port, path)[0] == 404
 
 
-def test_a_method_that_a_path_does_not_take_is_refused(port: int) -> None:
+def test_a_method_that_a_path_does_not_support_is_refused(port: int) -> None:
     connection = HTTPConnection(HOST, port, timeout=PATIENCE)
     connection.request("POST", "/health", body=b"x" * 100)
     assert connection.getresponse().status == 405
     connection.close()
 
 
-def test_what_is_no_page_is_for_who_administers(start_broker: StartBroker) -> None:
+def test_requests_for_no_page_go_to_administration(start_broker: StartBroker) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text=f"{request.method} {request.path}")
 
@@ -126,7 +126,7 @@ def test_a_subprotocol_that_was_offered_is_selected(port: int, offered: tuple[st
     connection.close()
 
 
-def test_a_websocket_for_something_else_is_refused_with_what_is_spoken(port: int) -> None:
+def test_another_subprotocol_is_refused_with_the_supported_ones(port: int) -> None:
     with pytest.raises(websocket.WebSocketBadStatusException) as refusal:
         WebSocketStream(port, subprotocols=("mqtt",))
     assert refusal.value.status_code == 400
@@ -138,19 +138,19 @@ def test_a_websocket_on_an_unknown_path_is_not_found(port: int) -> None:
         WebSocketStream(port, path="/websocket")
 
 
-def test_a_request_without_an_upgrade_is_told_to_ask_for_one(port: int) -> None:
+def test_a_request_without_an_upgrade_is_refused_with_426(port: int) -> None:
     status, text = get(port, "/$servicebus/websocket")
     assert status == 426
     assert "WebSocket" in text
 
 
-def test_amqp_frames_may_be_cut_anywhere(port: int) -> None:
+def test_amqp_frames_may_be_split_anywhere(port: int) -> None:
     client = RawClient(WebSocketStream(port), slowly=True)
     client.open()
     client.send(client.sender(), b"hello")
 
 
-def test_a_text_message_ends_the_websocket_as_data_we_do_not_take(port: int) -> None:
+def test_a_text_message_closes_the_websocket_as_unsupported_data(port: int) -> None:
     stream = WebSocketStream(port)
     stream.socket.send("AMQP?")
     opcode, data = stream.socket.recv_data()
@@ -160,7 +160,7 @@ def test_a_text_message_ends_the_websocket_as_data_we_do_not_take(port: int) -> 
 
 def test_a_message_of_the_websocket_that_is_too_large_ends_it(port: int) -> None:
     stream = WebSocketStream(port)
-    with suppress(ConnectionResetError):  # the broker does not wait for the end of it
+    with suppress(ConnectionResetError):  # the broker does not read the whole message
         stream.sendall(bytes(5 * 1024 * 1024))
         opcode, data = stream.socket.recv_data()
         assert opcode == websocket.ABNF.OPCODE_CLOSE
@@ -175,7 +175,7 @@ def test_a_ping_is_answered(port: int) -> None:
     assert (opcode, data) == (websocket.ABNF.OPCODE_PONG, b"there?")
 
 
-def test_what_we_write_is_cut_into_messages_of_a_size_that_clients_take(port: int) -> None:
+def test_output_is_split_into_messages_of_a_limited_size(port: int) -> None:
     client = RawClient(WebSocketStream(port))
     client.open()
     bodies = [bytes((number,)) * 200_000 for number in range(8)]
@@ -194,7 +194,7 @@ def test_what_we_write_is_cut_into_messages_of_a_size_that_clients_take(port: in
     assert max(sizes) <= WRITE_PART
 
 
-def test_a_websocket_that_ends_without_a_word_leaves_nothing_behind(broker: BrokerThread, port: int) -> None:
+def test_a_lost_websocket_is_released(broker: BrokerThread, port: int) -> None:
     client = RawClient(WebSocketStream(port))
     client.open()
     client.receiver()
@@ -216,12 +216,12 @@ def deliveries_to(shell: Shell) -> int:
     return sum(node._link.unsettled for node in shell.peer.nodes if isinstance(node, ReceivingNode))
 
 
-def test_a_websocket_that_is_not_read_gets_no_more_and_the_others_go_on(broker: BrokerThread, port: int) -> None:
+def test_a_websocket_that_is_not_read_is_throttled_alone(broker: BrokerThread, port: int) -> None:
     sender = RawClient.opened(port)
     link = sender.sender()
-    deaf = RawClient(WebSocketStream(port))
-    deaf.open()
-    deaf.receiver(credit=100_000)
+    unread = RawClient(WebSocketStream(port))
+    unread.open()
+    unread.receiver(credit=100_000)
     shell = next(shell for shell in broker.broker.shells if "websocket" in shell.peer.name)
     while not broker.call(lambda: shell.connection.congested):
         sender.send(link, *(bytes(200_000) for _ in range(20)))
@@ -233,7 +233,7 @@ def test_a_websocket_that_is_not_read_gets_no_more_and_the_others_go_on(broker: 
     while body_of(other.receive(1)[0]) != b"the last":
         pass
     assert broker.call(lambda: deliveries_to(shell)) == sent
-    deaf.stream.socket.sock.close()  # type: ignore[attr-defined]
+    unread.stream.socket.sock.close()  # type: ignore[attr-defined]
     eventually(lambda: shell not in broker.broker.shells)
 
 
@@ -270,7 +270,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
         b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
     ],
 )
-def test_a_request_that_is_no_http_is_one_line_without_a_trace(
+def test_malformed_http_is_logged_in_one_line_without_a_traceback(
     port: int, caplog: pytest.LogCaptureFixture, request_bytes: bytes
 ) -> None:
     stream = dial(port)
@@ -287,7 +287,7 @@ def test_a_request_that_is_no_http_is_one_line_without_a_trace(
     [(b"\x81\x80\x00\x00\x00\x00", "text"), (b"\x83\x80\x00\x00\x00\x00", "opcode")],
     ids=["text", "unknown"],
 )
-def test_the_log_says_why_a_websocket_was_closed(
+def test_the_log_has_the_reason_of_a_closed_websocket(
     port: int, caplog: pytest.LogCaptureFixture, frame: bytes, reason: str
 ) -> None:
     stream = WebSocketStream(port)
@@ -361,7 +361,7 @@ def test_a_request_has_one_host_and_at_most_one_origin(port: int, head: bytes, s
     assert read_to_end(stream)[9:12] == status
 
 
-def test_metrics_of_a_broker_for_others_need_a_token_under_a_name_that_could_be_anybodys(
+def test_metrics_on_a_network_require_a_token_unless_the_host_is_loopback(
     start_broker: StartBroker,
 ) -> None:
     rule = AuthorizationRule(name="owner", primary_key="own", rights=frozenset({Right.MANAGE}))

@@ -1,4 +1,4 @@
-"""JSON with comments: read as the standard library reads it, with lines, and strict about the rest."""
+"""JSON with comments: parsed as the standard library does, with lines, and otherwise strict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_plain_json_is_read_as_the_standard_library_reads_it(value: Any, indent:
     assert load(text).plain() == json.loads(text)
 
 
-def test_comments_and_a_last_comma_are_passed_over() -> None:
+def test_comments_and_a_last_comma_are_ignored() -> None:
     text = """
     // before
     { /* a */ "a" /* b */ : /* c */ [1, // one
@@ -90,7 +90,7 @@ def test_every_key_and_element_keeps_its_line_and_path() -> None:
         ("[\u00a01]", 1, 2, "is not a JSON value"),
     ],
 )
-def test_a_mistake_is_reported_where_it_is(text: str, line: int, column: int, problem: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_column(text: str, line: int, column: int, problem: str) -> None:
     with pytest.raises(JsonError) as refused:
         load(text)
     assert (refused.value.line, refused.value.column) == (line, column)

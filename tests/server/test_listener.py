@@ -1,4 +1,4 @@
-"""One port, every protocol: what is spoken is seen from the first bytes, and who does not speak is hung up on."""
+"""One port for every protocol: detection by the first bytes, time-outs, and limits of connections."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def authority(tmp_path: Path) -> Path:
     return tmp_path / "data" / "tls" / "authority.pem"
 
 
-def there_and_back(stream: Stream, *, slowly: bool = False) -> None:
+def send_and_receive(stream: Stream, *, slowly: bool = False) -> None:
     client = RawClient(stream, slowly=slowly)
     client.open()
     client.send(client.sender(), b"hello")
@@ -76,7 +76,7 @@ def there_and_back(stream: Stream, *, slowly: bool = False) -> None:
     client.close()
 
 
-def is_hung_up_on(stream: Stream) -> bool:
+def is_closed(stream: Stream) -> bool:
     return read_to_end(stream) == b""
 
 
@@ -84,13 +84,13 @@ def is_hung_up_on(stream: Stream) -> bool:
 
 
 @pytest.mark.parametrize("how", DIALS)
-def test_amqp_is_spoken_over_every_transport(port: int, authority: Path, how: str) -> None:
-    there_and_back(DIALS[how](port, authority))
+def test_amqp_works_over_every_transport(port: int, authority: Path, how: str) -> None:
+    send_and_receive(DIALS[how](port, authority))
 
 
 @pytest.mark.parametrize("how", ["plain", "tls", "websocket"])
-def test_a_client_that_sends_byte_by_byte_is_understood(port: int, authority: Path, how: str) -> None:
-    there_and_back(DIALS[how](port, authority), slowly=True)
+def test_a_client_that_sends_byte_by_byte_is_served(port: int, authority: Path, how: str) -> None:
+    send_and_receive(DIALS[how](port, authority), slowly=True)
 
 
 def test_health_is_answered_over_http(port: int) -> None:
@@ -108,7 +108,7 @@ def test_an_http_request_that_comes_byte_by_byte_is_answered(port: int) -> None:
     assert read_to_end(stream).startswith(b"HTTP/1.1 200")
 
 
-def test_a_tls_hello_that_comes_byte_by_byte_is_understood(port: int, authority: Path) -> None:
+def test_a_tls_hello_sent_byte_by_byte_is_recognised(port: int, authority: Path) -> None:
     stream = dial(port)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = trusting(authority).wrap_bio(incoming, outgoing, server_hostname=HOST)
@@ -131,24 +131,24 @@ def test_a_tls_hello_that_comes_byte_by_byte_is_understood(port: int, authority:
     stream.close()
 
 
-def test_every_port_speaks_everything(start_broker: StartBroker, authority: Path) -> None:
+def test_every_port_serves_every_protocol(start_broker: StartBroker, authority: Path) -> None:
     broker = start_broker(data=None, further_ports=(0, 0))
     ports = broker.broker.ports
     assert len(set(ports)) == 3
     for port in ports:
-        there_and_back(dial(port))
-        there_and_back(dial_tls(port, authority))
+        send_and_receive(dial(port))
+        send_and_receive(dial_tls(port, authority))
         assert health(port)[0] == 200
 
 
 def test_a_certificate_of_the_users_own_is_shown(start_broker: StartBroker, tmp_path: Path) -> None:
     own = ensure_certificates(tmp_path / "own", [])
     broker = start_broker(data=None, tls_certificate=own.certificate, tls_key=own.key)
-    there_and_back(dial_tls(broker.broker.port, own.authority))
+    send_and_receive(dial_tls(broker.broker.port, own.authority))
     assert not (tmp_path / "data" / "tls").exists()
 
 
-def test_a_client_that_does_not_trust_the_certificate_harms_nobody(port: int) -> None:
+def test_a_client_that_does_not_trust_the_certificate_affects_no_other(port: int) -> None:
     context = ssl.create_default_context()
     with pytest.raises(ssl.SSLCertVerificationError):
         context.wrap_socket(dial(port), server_hostname=HOST)
@@ -168,7 +168,7 @@ def test_a_client_that_does_not_trust_the_certificate_harms_nobody(port: int) ->
         b"\xff\xfe\xfd\xfc",
     ],
 )
-def test_garbage_is_answered_with_the_header_of_what_is_spoken_here(port: int, garbage: bytes) -> None:
+def test_garbage_is_answered_with_the_amqp_header(port: int, garbage: bytes) -> None:
     stream = dial(port)
     stream.sendall(garbage)
     assert read_to_end(stream) == AMQP_HEADER
@@ -176,7 +176,7 @@ def test_garbage_is_answered_with_the_header_of_what_is_spoken_here(port: int, g
 
 
 @pytest.mark.parametrize("garbage", [b"\x16" + b"\x00" * 200, b"\x16\x03\x01\xff\xff" + b"\xee" * 70000])
-def test_garbage_that_starts_like_tls_is_hung_up_on(port: int, garbage: bytes) -> None:
+def test_garbage_that_starts_like_tls_is_closed(port: int, garbage: bytes) -> None:
     stream = dial(port)
     try:
         stream.sendall(garbage)
@@ -206,7 +206,7 @@ def test_a_broken_http_request_is_refused(port: int) -> None:
     assert read_to_end(stream).startswith(b"HTTP/1.0 400")
 
 
-def test_a_connection_that_is_closed_at_once_harms_nobody(port: int) -> None:
+def test_a_connection_that_is_closed_at_once_affects_no_other(port: int) -> None:
     for first in (b"", b"A", b"\x16", b"GET "):
         stream = dial(port)
         stream.sendall(first)
@@ -218,29 +218,29 @@ def test_a_connection_that_is_closed_at_once_harms_nobody(port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [b"", b"A", b"AMQ", b"AMQP\x03\x01", b"\x16", b"\x16\x03\x01\x02", b"GE", b"GET /health HTTP/1.1\r\nHo"],
 )
-def test_a_client_that_does_not_go_on_speaking_is_hung_up_on(start_broker: StartBroker, said: bytes) -> None:
+def test_a_client_that_stops_sending_before_login_is_closed(start_broker: StartBroker, sent: bytes) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
-    stream.sendall(said)
-    assert is_hung_up_on(stream)
+    stream.sendall(sent)
+    assert is_closed(stream)
 
 
-def test_a_client_that_only_shakes_hands_over_tls_is_hung_up_on(start_broker: StartBroker, authority: Path) -> None:
+def test_a_client_silent_after_the_tls_handshake_is_closed(start_broker: StartBroker, authority: Path) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
-    assert is_hung_up_on(dial_tls(port, authority))
+    assert is_closed(dial_tls(port, authority))
 
 
-def test_a_client_that_stops_in_the_middle_of_sasl_is_hung_up_on(start_broker: StartBroker) -> None:
+def test_a_client_that_stops_during_sasl_is_closed(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
     stream.sendall(SASL_HEADER)
     assert read_to_end(stream).startswith(SASL_HEADER)
 
 
-def test_a_client_that_never_opens_is_hung_up_on(start_broker: StartBroker) -> None:
+def test_a_client_that_sends_no_open_is_closed(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
     stream.sendall(AMQP_HEADER)
@@ -250,20 +250,20 @@ def test_a_client_that_never_opens_is_hung_up_on(start_broker: StartBroker) -> N
 def test_a_client_that_shows_neither_token_nor_key_is_closed(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     trusted = RawClient.opened(port)
-    stranger = RawClient.opened(port, sasl=SaslClient())
-    error = stranger.closed_with()
+    unauthenticated = RawClient.opened(port, sasl=SaslClient())
+    error = unauthenticated.closed_with()
     assert error is not None
     assert error.condition == Condition.UNAUTHORIZED_ACCESS
     assert "token" in error.description
     trusted.send(trusted.sender(), b"still here")
 
 
-def test_a_websocket_that_is_silent_is_hung_up_on(start_broker: StartBroker) -> None:
+def test_a_silent_websocket_is_closed(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
-    assert is_hung_up_on(WebSocketStream(port))
+    assert is_closed(WebSocketStream(port))
 
 
-def test_an_http_connection_that_stays_idle_is_hung_up_on(start_broker: StartBroker) -> None:
+def test_an_idle_http_connection_is_closed(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
     stream.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -296,7 +296,7 @@ def test_the_log_has_the_client_and_the_reason_of_a_closed_connection(
     assert dropped(caplog) == [(name, reason)]
 
 
-def test_the_log_says_whose_tls_handshake_failed(port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_the_client_of_a_failed_tls_handshake(port: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="peeklock")
     stream = dial(port)
     name = "{}:{}".format(*stream.getsockname())
@@ -308,7 +308,7 @@ def test_the_log_says_whose_tls_handshake_failed(port: int, caplog: pytest.LogCa
     assert record.fields["peer"] == name  # type: ignore[attr-defined]
 
 
-def test_an_http_connection_that_was_used_is_hung_up_on_without_a_line(
+def test_a_used_http_connection_is_closed_without_a_log_line(
     start_broker: StartBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
@@ -318,21 +318,21 @@ def test_an_http_connection_that_was_used_is_hung_up_on_without_a_line(
     assert dropped(caplog) == []
 
 
-# --- how many ---
+# --- limits of connections ---
 
 
-@pytest.mark.parametrize("said", [b"", b"AM", b"\x16\x03", AMQP_HEADER, b"GET /health HTTP/1.1\r\n"])
+@pytest.mark.parametrize("sent", [b"", b"AM", b"\x16\x03", AMQP_HEADER, b"GET /health HTTP/1.1\r\n"])
 def test_too_many_connections_are_refused_until_one_goes(
-    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, said: bytes
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
     broker = start_broker(data=None, limits=Limits(max_connections=2))
     port = broker.broker.port
     first, second = dial(port), dial(port)
     for stream in (first, second):
-        stream.sendall(said)
+        stream.sendall(sent)
     third = dial(port)
     name = "{}:{}".format(*third.getsockname())
-    assert is_hung_up_on(third)
+    assert is_closed(third)
     assert (name, "too many connections are open") in dropped(caplog)
     first.close()
 
@@ -352,10 +352,10 @@ def test_a_websocket_counts_once(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=Limits(max_connections=2)).broker.port
     client = RawClient(WebSocketStream(port))
     client.open()
-    there_and_back(dial(port))
+    send_and_receive(dial(port))
 
 
-def test_a_stopped_broker_hangs_up_on_those_who_have_not_spoken(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_stopped_broker_closes_silent_connections(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = BrokerThread(tls_folder=tmp_path)
     port = broker.broker.port
     silent, half, hello = dial(port), dial(port), dial(port)
@@ -363,16 +363,16 @@ def test_a_stopped_broker_hangs_up_on_those_who_have_not_spoken(start_broker: St
     hello.sendall(b"\x16\x03\x01")
     eventually(lambda: broker.call(lambda: broker.broker.connections) == 3)
     broker.stop()
-    assert all(is_hung_up_on(stream) for stream in (silent, half, hello))
+    assert all(is_closed(stream) for stream in (silent, half, hello))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HOST, port))
 
 
-# --- administration, when all connections are taken ---
+# --- administration, when all connections are in use ---
 
 
 def taken(broker: BrokerThread) -> list[RawClient]:
-    """Clients that hold all ordinary connections."""
+    """Return clients that use all ordinary connections."""
     return [RawClient.opened(broker.broker.port) for _ in range(2)]
 
 
@@ -384,13 +384,13 @@ def full(start_broker: StartBroker) -> Iterator[BrokerThread]:
     assert all(client.engine.opened for client in clients)
 
 
-def test_administration_with_a_key_gets_in(full: BrokerThread) -> None:
+def test_administration_with_a_key_is_admitted(full: BrokerThread) -> None:
     atom = AtomClient(full.broker.port)
     assert atom.put("/more", queue()).status == 201
     assert atom.delete("/more").status == 200
 
 
-def test_administration_gets_in_over_tls(full: BrokerThread, authority: Path) -> None:
+def test_administration_with_a_key_is_admitted_over_tls(full: BrokerThread, authority: Path) -> None:
     port = full.broker.port
     token = AtomClient(port).token("queue")
     assert get(port, "/queue?api-version=2021-05", authority, Authorization=token)[0] == 200
@@ -400,26 +400,26 @@ def test_health_is_answered_when_all_connections_are_taken(full: BrokerThread) -
     assert health(full.broker.port)[0] == 200
 
 
-def test_without_a_key_that_administers_nobody_gets_in(full: BrokerThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reserve_refuses_connections_without_a_key(full: BrokerThread, caplog: pytest.LogCaptureFixture) -> None:
     port = full.broker.port
     assert AtomClient(port, key="wrong").get("/queue").status == 503
     assert get(port, "/metrics")[0] == 503
     with pytest.raises(websocket.WebSocketBadStatusException, match="503"):
         WebSocketStream(port)
-    for said in (AMQP_HEADER, SASL_HEADER, b"\x00" * 8):
+    for sent in (AMQP_HEADER, SASL_HEADER, b"\x00" * 8):
         stream = dial(port)
-        stream.sendall(said)
-        assert is_hung_up_on(stream)
+        stream.sendall(sent)
+        assert is_closed(stream)
     assert {reason for _, reason in dropped(caplog)} == {"too many connections are open"}
 
 
-def test_silent_connections_do_not_keep_administration_out(full: BrokerThread, authority: Path) -> None:
-    """They fill the reserve too, silent in each of the ways there are; the oldest of them gives way."""
+def test_silent_connections_in_the_reserve_are_replaced_by_administration(full: BrokerThread, authority: Path) -> None:
+    """Connections that fill the reserve, silent in every state: the oldest is replaced."""
     port = full.broker.port
     silent = [dial(port) for _ in range(20)]
-    for stream, said in zip(silent, [b"", b"\x16\x03", b"GE", b"GET /health HTTP/1.1\r\n"] * 5, strict=True):
+    for stream, sent in zip(silent, [b"", b"\x16\x03", b"GE", b"GET /health HTTP/1.1\r\n"] * 5, strict=True):
         with suppress(OSError):
-            stream.sendall(said)
+            stream.sendall(sent)
     assert AtomClient(port).get("/queue").status == 200
     token = AtomClient(port).token("queue")
     assert get(port, "/queue?api-version=2021-05", authority, Authorization=token)[0] == 200
@@ -428,12 +428,10 @@ def test_silent_connections_do_not_keep_administration_out(full: BrokerThread, a
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["closes", "resets"])
-def test_every_place_is_free_again_however_a_connection_ends(
-    broker: BrokerThread, authority: Path, resets: bool
-) -> None:
+def test_every_kind_of_end_of_a_connection_frees_its_place(broker: BrokerThread, authority: Path, resets: bool) -> None:
     port = broker.broker.port
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    for said in (
+    for sent in (
         b"",
         b"A",
         b"\x16",
@@ -447,14 +445,14 @@ def test_every_place_is_free_again_however_a_connection_ends(
     ):
         stream = dial(port)
         with suppress(OSError):
-            stream.sendall(said)
+            stream.sendall(sent)
         hang_up(stream, resets)
-    for said in (b"", b"A", request, AMQP_HEADER):
+    for sent in (b"", b"A", request, AMQP_HEADER):
         inside = dial_tls(port, authority)
-        inside.sendall(said)
+        inside.sendall(sent)
         hang_up(inside, resets)
-    there_and_back(dial(port))
-    there_and_back(WebSocketStream(port))
+    send_and_receive(dial(port))
+    send_and_receive(WebSocketStream(port))
     hang_up(WebSocketStream(port).socket.sock, resets)
     eventually(lambda: broker.call(lambda: broker.broker.connections) == 0)
 
@@ -465,20 +463,20 @@ def hang_up(stream: socket.socket, resets: bool) -> None:
     stream.close()
 
 
-def test_one_address_may_have_so_many_connections(start_broker: StartBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_of_one_address_are_limited(start_broker: StartBroker, caplog: pytest.LogCaptureFixture) -> None:
     port = start_broker(data=None, limits=Limits(max_connections_per_address=2)).broker.port
     clients = [RawClient.opened(port) for _ in range(2)]
     third = dial(port)
-    assert is_hung_up_on(third)
+    assert is_closed(third)
     assert "too many connections from this address are open" in {reason for _, reason in dropped(caplog)}
     with socket.create_connection((HOST, port), timeout=20, source_address=("127.0.0.2", 0)) as elsewhere:
         elsewhere.sendall(b"\x00" * 8)
         assert read_to_end(elsewhere) == AMQP_HEADER
     clients[0].close()
-    eventually(lambda: not is_hung_up_on_at_once(port))
+    eventually(lambda: not is_closed_at_once(port))
 
 
-def is_hung_up_on_at_once(port: int) -> bool:
+def is_closed_at_once(port: int) -> bool:
     with dial(port) as stream:
         try:
             stream.sendall(b"\x00" * 8)
@@ -487,10 +485,10 @@ def is_hung_up_on_at_once(port: int) -> bool:
             return True
 
 
-# --- guessing ---
+# --- failed logins ---
 
 
-def test_who_fails_to_log_in_too_often_has_to_wait_whatever_the_way(start_broker: StartBroker) -> None:
+def test_too_many_failed_logins_of_any_kind_block_the_address(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=Limits(max_failed_logins=3))
     port = broker.broker.port
     before = RawClient.opened(port)

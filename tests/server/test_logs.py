@@ -1,4 +1,4 @@
-"""Logs: one line an event, whatever is in it, and no secrets."""
+"""Logs: one line per event, with any content, and no secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "c2VjcmV0LWtleS12YWx1ZQ+/=="
 
 
 def formatted(name: str, *, exc: BaseException | None = None, **fields: object) -> str:
-    """The line of one event, without its time."""
+    """Return the line of an event, without its time."""
     exc_info = (type(exc), exc, exc.__traceback__) if exc else None
     record = logging.LogRecord("peeklock.server", logging.INFO, "", 0, name, (), exc_info)
     record.fields = fields
@@ -32,7 +32,7 @@ def formatted(name: str, *, exc: BaseException | None = None, **fields: object) 
 
 @pytest.fixture
 def clean_logging() -> Iterator[None]:
-    """Leaves the root logger as it was."""
+    """Restore the loggers after the test."""
     root, own = logging.getLogger(), logging.getLogger("peeklock")
     handlers, levels = list(root.handlers), (root.level, own.level)
     yield
@@ -154,7 +154,7 @@ def test_events_go_to_standard_error_from_the_level_on(capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("clean_logging")
-def test_an_exception_given_with_an_event_comes_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_of_an_event_is_logged_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("error")
     logger = logging.getLogger("peeklock.test")
     try:
@@ -177,7 +177,7 @@ def test_configuring_twice_does_not_log_twice(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("clean_logging")
-def test_libraries_and_warnings_take_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_libraries_and_warnings_have_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("debug")
     logging.getLogger("some.library").info("about itself")
     logging.getLogger("some.library").warning("worth %s", "knowing")
@@ -198,7 +198,7 @@ def test_a_level_that_does_not_exist_is_refused() -> None:
 
 
 def flooding(most: int, seconds: float = 60.0) -> tuple[logging.Logger, list[logging.LogRecord]]:
-    """A logger of its own behind a filter, and what passes."""
+    """Return a logger with a flood filter, and the list of records that pass it."""
     written: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = written.append  # type: ignore[method-assign]
@@ -210,7 +210,7 @@ def flooding(most: int, seconds: float = 60.0) -> tuple[logging.Logger, list[log
     return logger, written
 
 
-def test_of_lines_that_clients_cause_only_some_that_are_alike_are_written() -> None:
+def test_equal_lines_caused_by_clients_are_limited() -> None:
     logger, written = flooding(3)
     for port in range(10):
         event(logger, logging.WARNING, "refused", peer=f"10.0.0.1:{port}")
@@ -220,7 +220,7 @@ def test_of_lines_that_clients_cause_only_some_that_are_alike_are_written() -> N
     assert len(written) == 5
 
 
-def test_who_debugs_gets_every_frame() -> None:
+def test_debug_lines_are_not_limited() -> None:
     logger, written = flooding(3)
     logger.setLevel(logging.DEBUG)
     for _ in range(10):
@@ -228,14 +228,14 @@ def test_who_debugs_gets_every_frame() -> None:
     assert len(written) == 10
 
 
-def test_lines_that_no_client_causes_are_all_written() -> None:
+def test_lines_without_a_client_are_not_limited() -> None:
     logger, written = flooding(3)
     for number in range(10):
         event(logger, logging.INFO, "queue created", entity=f"q{number}", by="somebody")
     assert len(written) == 10
 
 
-def test_how_many_lines_were_left_out_is_said_and_then_they_are_written_again() -> None:
+def test_the_number_of_omitted_lines_is_logged_and_the_count_begins_again() -> None:
     logger, written = flooding(3, seconds=0.05)
     for port in range(10):
         event(logger, logging.WARNING, "refused", peer=f"10.0.0.1:{port}")
@@ -246,7 +246,7 @@ def test_how_many_lines_were_left_out_is_said_and_then_they_are_written_again() 
     assert len(written) == 5
 
 
-def test_lines_that_come_now_and_then_are_never_left_out() -> None:
+def test_rare_lines_are_never_omitted() -> None:
     logger, written = flooding(1, seconds=0.0)
     for _ in range(5):
         time.sleep(0.001)
@@ -254,7 +254,7 @@ def test_lines_that_come_now_and_then_are_never_left_out() -> None:
     assert len(written) == 5
 
 
-def test_lines_from_very_many_addresses_share_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_very_many_addresses_share_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peeklock.server.logs._MAX_KINDS", 5)
     logger, written = flooding(2)
     for number in range(20):

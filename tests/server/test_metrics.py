@@ -1,4 +1,4 @@
-"""What Prometheus is told, and who else may ask."""
+"""The metrics page: its content, and which clients may request it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"
 
 @dataclass
 class Page:
-    """A page of metrics, read as Prometheus would."""
+    """A page of metrics, parsed as Prometheus does."""
 
     samples: dict[tuple[str, str], float]
     kinds: dict[str, str]
@@ -66,7 +66,7 @@ def page_of(port: int) -> Page:
     return read(text)
 
 
-def test_what_is_in_the_entities_is_told_by_state(start_broker: StartBroker) -> None:
+def test_messages_of_entities_are_counted_by_state(start_broker: StartBroker) -> None:
     broker = start_broker(QueueDefinition(name="queue"), data=None)
     atom = AtomClient(broker.broker.port)
     atom.put("/news", topic())
@@ -107,7 +107,7 @@ def test_the_page_of_monitoring_has_every_metric_with_its_kind_and_states(
     assert all(f"`{state}`" in table for state in STATES)
 
 
-def test_what_goes_through_the_store_is_counted(start_broker: StartBroker) -> None:
+def test_stored_and_removed_messages_are_counted(start_broker: StartBroker) -> None:
     broker = start_broker(data=None)
     before = page_of(broker.broker.port)
     client = RawClient.opened(broker.broker.port)
@@ -125,18 +125,18 @@ def test_what_goes_through_the_store_is_counted(start_broker: StartBroker) -> No
     assert after["peeklock_connections"] == before["peeklock_connections"] + 1
 
 
-def test_a_commit_that_fails_counts_as_that_alone(start_broker: StartBroker) -> None:
+def test_a_failed_commit_counts_no_messages(start_broker: StartBroker) -> None:
     store = FlakyStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     store.fails = lambda changes: StoreError("The disk is on fire.")
     client = RawClient.opened(broker.broker.port)
     client.refusal(client.sender(), b"lost")
     page = page_of(broker.broker.port)
-    # It, and the one by which the broker learned that the store takes nothing at all.
+    # This commit, and the one with which the broker found that the store fails.
     assert (page["peeklock_commits_failed_total"], page["peeklock_messages_stored_total"]) == (2, 0)
 
 
-def test_the_process_tells_of_itself(start_broker: StartBroker) -> None:
+def test_the_page_has_metrics_of_the_process(start_broker: StartBroker) -> None:
     page = page_of(start_broker(data=None).broker.port)
     assert page.of("peeklock_build_info", f'version="{__version__}"') == 1
     assert page["process_resident_memory_bytes"] > 10_000_000
@@ -144,12 +144,12 @@ def test_the_process_tells_of_itself(start_broker: StartBroker) -> None:
     assert page["process_cpu_seconds_total"] > 0
 
 
-def test_where_the_system_does_not_tell_the_memory_the_most_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_peak_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peeklock.server.metrics._MEMORY", Path("/nowhere"))
     assert resident_memory() > 10_000_000
 
 
-def test_the_text_says_which_format_it_has(start_broker: StartBroker) -> None:
+def test_the_content_type_has_the_version_of_the_format(start_broker: StartBroker) -> None:
     atom = AtomClient(start_broker(data=None).broker.port)
     assert atom.get("/metrics").headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 
@@ -163,7 +163,7 @@ def test_a_label_may_have_any_character() -> None:
 # --- commits ---
 
 
-def test_commits_are_counted_in_buckets_that_hold_the_shorter_ones_too() -> None:
+def test_buckets_of_commits_are_cumulative() -> None:
     metrics = Metrics()
     for seconds in (0.0005, 0.001, 0.003, 60.0):
         metrics.committed(Changes(), seconds, None)
@@ -178,7 +178,7 @@ def test_commits_are_counted_in_buckets_that_hold_the_shorter_ones_too() -> None
     ]
 
 
-def test_a_body_that_several_copies_have_counts_with_each() -> None:
+def test_a_shared_body_counts_for_each_copy() -> None:
     metrics = Metrics()
     body = Body(1, b"b" * 100)
     copies = [StoredMessage(number, b"front", 0, body=body) for number in (1, 2)]
@@ -196,10 +196,10 @@ def test_a_measured_store_is_otherwise_the_same() -> None:
     measured.close()
 
 
-# --- who may ask ---
+# --- access ---
 
 
-def test_from_another_machine_a_token_of_the_namespace_is_needed(
+def test_requests_from_another_machine_require_a_token_of_the_namespace(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peeklock.server.metrics.is_loopback", lambda host: False)
@@ -237,5 +237,5 @@ def test_from_another_machine_a_token_of_the_namespace_is_needed(
         ("", False),
     ],
 )
-def test_which_addresses_are_this_machines_own(host: str, own: bool) -> None:
+def test_loopback_addresses_are_recognised(host: str, own: bool) -> None:
     assert is_loopback(host) is own

@@ -1,4 +1,4 @@
-"""What is done to bring a namespace to what a file says: the steps, their order, and what is left alone."""
+"""Reloading: the changes that make a namespace match its file, their order, and what is kept."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def steps(now: Live, then: NamespaceDefinition, *, prune: bool = False) -> list[
 # --- adding and changing ---
 
 
-def test_what_is_so_already_needs_no_step() -> None:
+def test_equal_definitions_need_no_change() -> None:
     entities = (queue("q"), topic("t", subscription("s", SQL)))
     assert steps(there(*entities), wanted(*entities)) == []
 
 
-def test_when_a_rule_was_made_is_no_difference() -> None:
+def test_the_creation_time_of_a_rule_is_no_difference() -> None:
     dated = replace(SQL, created_at=5)
     assert steps(there(topic("t", subscription("s", dated))), wanted(topic("t", subscription("s", SQL)))) == []
 
 
-def test_what_is_missing_is_created() -> None:
+def test_missing_entities_are_created() -> None:
     assert steps(Live(), wanted(queue("q"), topic("t", subscription("s", SQL)))) == [
         "create topic t",
         "create queue q",
@@ -77,7 +77,7 @@ def test_a_new_subscription_has_its_rules_from_the_start() -> None:
     assert change.subject.rules == (SQL,)
 
 
-def test_what_differs_is_updated() -> None:
+def test_different_entities_are_updated() -> None:
     now = there(queue("q"), topic("t", subscription("s")))
     then = wanted(
         queue("q", max_delivery_count=5),
@@ -93,7 +93,7 @@ def test_a_name_in_another_spelling_is_the_same_entity_and_keeps_its_spelling() 
     assert steps(now, then) == ["update queue Orders", "update subscription Events/All"]
 
 
-def test_what_the_file_does_not_have_is_left_alone() -> None:
+def test_entities_that_are_not_in_the_file_are_kept() -> None:
     now = there(queue("q"), topic("t", subscription("s", SQL)), topic("u"))
     assert steps(now, wanted(topic("t"))) == []
 
@@ -111,9 +111,7 @@ def test_what_the_file_does_not_have_is_left_alone() -> None:
     ],
 )
 @pytest.mark.parametrize("prune", [False, True])
-def test_a_change_that_is_not_possible_is_refused_before_anything_is_done(
-    before: Any, after: Any, named: str, prune: bool
-) -> None:
+def test_an_impossible_change_is_refused_before_any_change(before: Any, after: Any, named: str, prune: bool) -> None:
     with pytest.raises(DefinitionError, match=named):
         plan(there(before), wanted(after, queue("new")), prune=prune)
 
@@ -129,7 +127,7 @@ def test_a_queue_does_not_become_a_topic_unless_by_pruning(before: Any, after: A
 # --- forwarding ---
 
 
-def test_queues_come_before_those_that_forward_to_them() -> None:
+def test_queues_are_created_before_the_queues_that_forward_to_them() -> None:
     then = wanted(
         queue("a", forward_to="b"),
         queue("b", forward_to="c", forward_dead_lettered_messages_to="t"),
@@ -145,7 +143,7 @@ def test_queues_come_before_those_that_forward_to_them() -> None:
     ]
 
 
-def test_queues_that_forward_to_each_other_learn_of_it_when_they_are_there() -> None:
+def test_queues_that_forward_to_each_other_are_updated_after_their_creation() -> None:
     then = wanted(queue("a", forward_to="b"), queue("b", forward_to="a", forward_dead_lettered_messages_to="a"))
     changes = plan(Live(), then)
     assert [f"{change.verb} {change.name}" for change in changes] == ["create a", "create b", "update a"]
@@ -155,7 +153,7 @@ def test_queues_that_forward_to_each_other_learn_of_it_when_they_are_there() -> 
     assert (second, last) == (then.queues[1], then.queues[0])
 
 
-def test_an_entity_is_told_of_a_new_destination_after_that_was_created_and_before_the_old_one_goes() -> None:
+def test_forwarding_is_updated_after_creations_and_before_deletions() -> None:
     now = there(queue("a", forward_to="old"), queue("old"))
     then = wanted(queue("a", forward_to="new"), queue("new"))
     assert steps(now, then, prune=True) == ["create queue new", "update queue a", "delete queue old"]
@@ -170,7 +168,7 @@ def rules(*before: RuleDefinition, then: tuple[RuleDefinition, ...], prune: bool
     return [step.replace(" rule t/s/", " ") for step in found]
 
 
-def test_rules_are_added_and_changed_and_others_left_alone() -> None:
+def test_rules_are_added_and_changed_and_others_kept() -> None:
     other = replace(SQL, name="other")
     new = replace(SQL, name="new")
     changed = replace(SQL, sql_expression="price < 9")
@@ -178,20 +176,20 @@ def test_rules_are_added_and_changed_and_others_left_alone() -> None:
     assert rules(SQL, other, then=(changed, new), prune=True) == ["update cheap", "create new", "delete other"]
 
 
-def test_a_subscription_of_which_no_rules_are_said_keeps_its_own() -> None:
+def test_a_subscription_without_rules_in_the_file_keeps_its_rules() -> None:
     assert rules(SQL, then=()) == []
     assert rules(then=()) == []
 
 
-def test_pruning_brings_back_the_rule_of_a_subscription_of_which_none_are_said() -> None:
+def test_pruning_restores_the_default_rule_of_a_subscription_without_rules_in_the_file() -> None:
     assert rules(SQL, then=(), prune=True) == ["create $Default", "delete cheap"]
 
 
-def test_the_rule_that_lets_everything_pass_goes_when_there_are_others() -> None:
+def test_the_default_rule_is_deleted_when_other_rules_are_added() -> None:
     assert rules(RuleDefinition(), then=(SQL,)) == ["create cheap", "delete $Default"]
 
 
-def test_a_default_rule_that_somebody_has_changed_stays() -> None:
+def test_a_changed_default_rule_is_kept() -> None:
     assert rules(replace(SQL, name="$Default"), then=(SQL,)) == ["create cheap"]
     assert rules(RuleDefinition(name="all"), then=(SQL,)) == ["create cheap"]
 
@@ -199,7 +197,7 @@ def test_a_default_rule_that_somebody_has_changed_stays() -> None:
 # --- pruning ---
 
 
-def test_pruning_deletes_what_the_file_does_not_have() -> None:
+def test_pruning_deletes_entities_that_are_not_in_the_file() -> None:
     now = there(queue("q"), queue("r"), topic("t", subscription("s"), subscription("u")), topic("v", subscription("w")))
     assert steps(now, wanted(queue("q"), topic("t", subscription("s"))), prune=True) == [
         "delete subscription t/u",
@@ -241,7 +239,7 @@ def running(folder: Path, *queues: QueueDefinition) -> Iterator[BrokerThread]:
         broker.stop()
 
 
-def test_after_the_steps_a_broker_is_as_wanted_also_after_a_restart(tmp_path: Path) -> None:
+def test_applied_changes_hold_also_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path, queue("first")) as broker:
         for then in (FIRST, SECOND):
             follow(broker, then, prune=True)

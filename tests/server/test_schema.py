@@ -1,4 +1,4 @@
-"""The JSON schema of configuration files: made from the same tables as the reader, and of its opinion."""
+"""The JSON schema of configuration files: it accepts what the reader accepts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_it_has_the_limits_and_defaults_of_the_profile() -> None:
         (namespace(AuthorizationRules=[]), "$.UserConfig.Namespaces[0].AuthorizationRules"),
     ],
 )
-def test_what_the_reader_refuses_for_its_shape_does_not_satisfy_it(document: object, place: str) -> None:
+def test_documents_with_a_wrong_shape_do_not_satisfy_it(document: object, place: str) -> None:
     assert place in mistakes(document)
 
 
@@ -113,11 +113,11 @@ def test_what_the_reader_refuses_for_its_shape_does_not_satisfy_it(document: obj
         ({"FilterType": "True", "Action": {"SqlExpression": "SET a = 1"}}, True),
     ],
 )
-def test_rules_have_what_their_filter_needs(properties: Any, good: bool) -> None:
+def test_rules_must_have_the_part_of_their_filter_type(properties: Any, good: bool) -> None:
     rule = {"Name": "r", "Properties": properties}
     document = namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}])
     assert (mistakes(document) == []) is good
 
 
-def test_the_copy_says_which_dialect_it_is_in() -> None:
+def test_the_copy_names_its_dialect() -> None:
     assert json.loads(COPY.read_text("utf-8"))["$schema"] == "http://json-schema.org/draft-07/schema#"

@@ -16,7 +16,7 @@ from peeklock.server.secrets import has_keys, warn_of_readers
 @pytest.mark.parametrize(
     ("mode", "warned"), [(0o600, False), (0o400, False), (0o700, False), (0o640, True), (0o604, True), (0o644, True)]
 )
-def test_a_file_that_others_can_read_is_warned_of(
+def test_a_file_that_other_users_can_read_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:
     path = tmp_path / "key.pem"
@@ -29,7 +29,7 @@ def test_a_file_that_others_can_read_is_warned_of(
     assert all("a file with a private key can be read by other users" in record.message for record in caplog.records)
 
 
-def test_a_file_that_is_not_there_is_no_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_causes_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     warn_of_readers(tmp_path / "missing", "keys")
     assert not caplog.records
 

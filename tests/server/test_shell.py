@@ -1,4 +1,4 @@
-"""One connection: how much is read from it and written to it, how it is kept alive and how it ends."""
+"""One connection: throttling, heartbeats, its end, and SASL."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SMALL = Limits(
     unsaved_high=1_000_000, unsaved_low=500_000, unsaved_total=3_000_000, unread_answers=10_000, closing_seconds=0.2
 )
 ONE_READ = 2 * 262_144
-"""More than one read of a socket gives."""
+"""More bytes than one read of a socket returns."""
 
 
 class Held:
-    """A broker with a disk that hangs, and a thread for what a test's client does meanwhile."""
+    """A broker with a disk that hangs, and threads for the clients of a test."""
 
     def __init__(self, start: StartBroker, limits: Limits) -> None:
         self.store = HeldStore()
@@ -51,7 +51,7 @@ class Held:
         self._threads.append(thread)
 
     def go_on(self) -> None:
-        """The disk works again; wait for the threads."""
+        """Let the disk work again, and wait for the threads."""
         self.broker.call(self.store.let_go)
         for thread in self._threads:
             thread.join(timeout=30)
@@ -70,7 +70,7 @@ def held(start_broker: StartBroker) -> Iterator[Held]:
 
 
 def shell_of(broker: BrokerThread, kind: type[SendingNode] | type[ReceivingNode]) -> Shell:
-    """The one connection with a link of that kind."""
+    """Return the only connection with a link of this kind."""
     (shell,) = (s for s in broker.broker.shells if any(isinstance(node, kind) for node in s.peer.nodes))
     return shell
 
@@ -102,7 +102,7 @@ def test_a_sender_that_never_stops_is_not_read_while_the_store_hangs(held: Held)
     assert held.broker.call(lambda: (shell.reading, shell.peer.unsaved_bytes)) == (True, 0)
 
 
-def test_small_messages_count_for_what_they_cost(held: Held) -> None:
+def test_small_messages_count_with_their_overhead(held: Held) -> None:
     client = RawClient.opened(held.port)
     link = client.sender()
     shell = shell_of(held.broker, SendingNode)
@@ -115,7 +115,7 @@ def test_small_messages_count_for_what_they_cost(held: Held) -> None:
     eventually(lambda: held.saved() == 5_000)
 
 
-def test_many_senders_together_are_kept_in_bounds_too(held: Held) -> None:
+def test_many_senders_together_are_throttled_too(held: Held) -> None:
     clients = [RawClient.opened(held.port) for _ in range(10)]
     links = [client.sender() for client in clients]
     held.hold()
@@ -138,7 +138,7 @@ def test_many_senders_together_are_kept_in_bounds_too(held: Held) -> None:
 
 
 @pytest.mark.interpreted
-def test_what_gone_senders_left_counts_until_it_is_saved(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsaved_messages_of_closed_connections_still_count(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peeklock.nodes.sending.MAX_UNSAVED_BYTES", 1_000_000)
     held.hold()
     gone = RawClient.opened(held.port)
@@ -155,7 +155,7 @@ def test_what_gone_senders_left_counts_until_it_is_saved(held: Held, monkeypatch
     client.send(client.sender(), b"now it goes")
 
 
-def test_while_a_commit_hangs_the_others_are_served(held: Held) -> None:
+def test_while_a_commit_hangs_other_clients_are_served(held: Held) -> None:
     sender = RawClient.opened(held.port)
     link = sender.sender()
     peer = RawClient.opened(held.port, idle_time_out_ms=200)
@@ -174,13 +174,13 @@ def test_while_a_commit_hangs_the_others_are_served(held: Held) -> None:
 # --- a client that does not read ---
 
 
-def test_a_receiver_that_does_not_read_gets_no_more_and_the_others_go_on(start_broker: StartBroker) -> None:
+def test_a_receiver_that_does_not_read_is_throttled_alone(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     port = broker.broker.port
     sender = RawClient.opened(port)
     link = sender.sender()
-    deaf = RawClient.opened(port)
-    deaf.receiver(credit=100_000)
+    unread = RawClient.opened(port)
+    unread.receiver(credit=100_000)
     shell = shell_of(broker, ReceivingNode)
     while not broker.call(lambda: shell.connection.congested):
         sender.send(link, *(bytes(200_000) for _ in range(20)))
@@ -191,33 +191,33 @@ def test_a_receiver_that_does_not_read_gets_no_more_and_the_others_go_on(start_b
     while body_of(other.receive(1)[0]) != b"the last":
         pass
     assert broker.call(lambda: delivered_to(shell)) == taken
-    # It reads again, and is served again.
-    deaf.receive(taken)
+    # When the receiver reads again, it gets messages again.
+    unread.receive(taken)
     eventually(lambda: broker.call(lambda: not shell.connection.congested))
     other.close()
     eventually(lambda: len(broker.broker.shells) == 2)
     sender.send(link, b"one more")
-    assert body_of(deaf.receive(1)[0]) == b"one more"
+    assert body_of(unread.receive(1)[0]) == b"one more"
 
 
-def test_a_receiver_that_does_not_read_is_not_given_all_it_may_have_in_one_turn(start_broker: StartBroker) -> None:
+def test_a_receiver_that_does_not_read_does_not_get_all_its_credit_in_one_turn(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     port = broker.broker.port
     sender = RawClient.opened(port)
     link = sender.sender()
     for _ in range(100):
         sender.send(link, *(bytes(10_000) for _ in range(40)))
-    deaf = RawClient.opened(port)
-    deaf.receiver(credit=4000)
+    unread = RawClient.opened(port)
+    unread.receiver(credit=4000)
     shell = shell_of(broker, ReceivingNode)
     eventually(lambda: broker.call(lambda: shell.connection.congested))
     taken = broker.call(lambda: delivered_to(shell))
     assert taken < 4000
-    assert len(deaf.receive(4000)) == 4000
+    assert len(unread.receive(4000)) == 4000
     assert broker.call(lambda: delivered_to(shell)) == 4000
 
 
-def test_a_client_that_asks_and_never_reads_the_answers_is_not_read(start_broker: StartBroker) -> None:
+def test_a_client_that_never_reads_its_answers_is_throttled(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     stream = dial(broker.broker.port, receive_buffer=4096)
     client = RawClient(stream)
@@ -239,43 +239,43 @@ def test_a_client_that_asks_and_never_reads_the_answers_is_not_read(start_broker
     thread.start()
     eventually(lambda: broker.call(lambda: not shell.reading))
     give_up.set()
-    stream.shutdown(socket.SHUT_RDWR)  # which wakes a thread that is stuck in writing
+    stream.shutdown(socket.SHUT_RDWR)  # wakes a thread that is blocked in writing
     thread.join(timeout=30)
     assert not thread.is_alive()
     stream.close()
     eventually(lambda: not broker.broker.shells)
 
 
-def test_a_client_that_does_not_read_its_close_is_hung_up_on(start_broker: StartBroker) -> None:
+def test_a_client_that_does_not_read_its_close_is_aborted(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     port = broker.broker.port
     sender = RawClient.opened(port)
     link = sender.sender()
-    deaf = RawClient(dial(port, receive_buffer=4096))
-    deaf.open()
-    deaf.receiver(credit=100_000)
+    unread = RawClient(dial(port, receive_buffer=4096))
+    unread.open()
+    unread.receiver(credit=100_000)
     shell = shell_of(broker, ReceivingNode)
     while not broker.call(lambda: shell.connection.congested):
         sender.send(link, *(bytes(200_000) for _ in range(20)))
     written = broker.call(lambda: delivered_to(shell)) * 200_000
-    deaf.stream.sendall(b"\xff" * 8)
+    unread.stream.sendall(b"\xff" * 8)
     eventually(lambda: shell not in broker.broker.shells)
     transport = cast(asyncio.Transport, shell._transport)
     eventually(lambda: broker.call(transport.get_write_buffer_size) == 0)
-    # What the sockets hold can be read; then the connection ends instead of giving the rest.
-    assert len(read_to_end(deaf.stream)) < written
+    # The content of the socket buffers can be read; then the connection ends without the rest.
+    assert len(read_to_end(unread.stream)) < written
 
 
 # --- keeping it alive ---
 
 
-def test_heartbeats_come_as_often_as_the_client_asks_for(start_broker: StartBroker) -> None:
+def test_heartbeats_follow_the_clients_idle_time_out(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port, idle_time_out_ms=200)
     client.wait(lambda: client.heartbeats >= 5)
 
 
-def test_a_busy_connection_needs_no_heartbeats(start_broker: StartBroker) -> None:
+def test_a_busy_connection_gets_no_heartbeats(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port)
     link = client.sender()
@@ -287,7 +287,7 @@ def test_a_busy_connection_needs_no_heartbeats(start_broker: StartBroker) -> Non
 
 
 @pytest.mark.interpreted
-def test_a_failure_inside_rejects_that_message_only(
+def test_an_internal_failure_rejects_that_message_only(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = start_broker(data=None, limits=SMALL)
@@ -316,7 +316,7 @@ def port_of(client: RawClient) -> str:
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("moment", ["_tick", "_flush", "on_writable"])
-def test_a_failure_outside_of_reading_closes_the_connection_too(
+def test_a_failure_outside_of_reading_closes_the_connection(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     broker = start_broker(data=None, limits=SMALL)
@@ -338,7 +338,7 @@ def test_a_failure_outside_of_reading_closes_the_connection_too(
         monkeypatch.setattr(Peer, "on_writable", fail)
         broker.call(shell.resume_writing)
     eventually(failed.is_set)
-    if moment == "_flush":  # and closing it fails as well, as nothing can be written
+    if moment == "_flush":  # closing the connection fails too, because it cannot be written to
         eventually(lambda: not broker.broker.shells)
         return
     error = client.closed_with()
@@ -356,7 +356,7 @@ def test_a_close_is_answered(start_broker: StartBroker) -> None:
     eventually(lambda: not broker.broker.shells)
 
 
-def test_a_client_that_vanishes_leaves_its_messages_locked(start_broker: StartBroker) -> None:
+def test_messages_of_a_lost_client_stay_locked(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port)
     client.send(client.sender(), b"held")
@@ -370,7 +370,7 @@ def test_a_client_that_vanishes_leaves_its_messages_locked(start_broker: StartBr
     assert body_of(after.receive(1)[0]) == b"held"
 
 
-def test_a_connection_that_ended_is_not_kept_for_the_sake_of_its_token(start_broker: StartBroker) -> None:
+def test_a_closed_connection_is_freed_before_its_token_expires(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     for _ in range(3):
         with (
@@ -405,7 +405,7 @@ def test_a_malformed_plain_response_is_refused(start_broker: StartBroker, respon
 
 
 @pytest.mark.parametrize("mechanism", ["ANONYMOUS", "MSSBCBS"])
-def test_a_nameless_client_is_let_in_and_may_do_nothing(start_broker: StartBroker, mechanism: str) -> None:
+def test_an_anonymous_client_can_open_and_has_no_rights(start_broker: StartBroker, mechanism: str) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port, sasl=SaslClient(mechanism))
     with pytest.raises(AssertionError, match=Condition.UNAUTHORIZED_ACCESS):
@@ -420,7 +420,7 @@ def test_external_is_refused(start_broker: StartBroker, caplog: pytest.LogCaptur
     assert "certificates" in refusal.fields["reason"]  # type: ignore[attr-defined]
 
 
-def test_a_stranger_gets_few_links(start_broker: StartBroker) -> None:
+def test_an_unauthenticated_client_gets_few_links(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port, sasl=SaslClient())
     for _ in range(MAX_UNAUTHENTICATED_LINKS):

@@ -1,4 +1,4 @@
-"""TLS: certificates that are renewed and read again, clients that must use it, and clients that must show their own."""
+"""TLS: renewed and reloaded certificates, required TLS, and required client certificates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def authority(tmp_path: Path) -> Path:
 
 
 def shown(port: int) -> x509.Certificate:
-    """The certificate that a new connection gets, whoever signed it."""
+    """Return the certificate that a new connection gets, without checking its signature."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -62,7 +62,7 @@ def replace(files: Path, certificate: Path, key: Path) -> None:
     key.write_bytes(made.key.read_bytes())
 
 
-def test_certificates_of_the_users_own_are_read_again_by_themselves_and_by_order(
+def test_certificates_of_the_user_are_read_again_by_timer_and_on_request(
     start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate, key = tmp_path / "own.pem", tmp_path / "own-key.pem"
@@ -88,7 +88,7 @@ def test_certificates_of_the_users_own_are_read_again_by_themselves_and_by_order
     assert shown(port).serial_number == serials[-1]
 
 
-# --- nothing but TLS ---
+# --- required TLS ---
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def strict(start_broker: StartBroker) -> BrokerThread:
     return start_broker(data=None, require_tls=True)
 
 
-def test_what_is_spoken_inside_tls_is_served(strict: BrokerThread, authority: Path) -> None:
+def test_every_protocol_is_served_inside_tls(strict: BrokerThread, authority: Path) -> None:
     port = strict.broker.port
     client = RawClient(dial_tls(port, authority))
     client.open()
@@ -116,7 +116,7 @@ def test_plain_amqp_is_refused_with_the_reason(
     assert "connection refused" in caplog.text
 
 
-def test_a_key_is_not_asked_for_without_tls(strict: BrokerThread) -> None:
+def test_plain_is_not_offered_without_tls(strict: BrokerThread) -> None:
     stream = dial(strict.broker.port)
     stream.sendall(SASL_HEADER)
     offered = b""
@@ -131,7 +131,7 @@ def test_plain_http_is_refused_with_the_reason(strict: BrokerThread) -> None:
         assert get(strict.broker.port, path) == (426, "This broker requires TLS: use https or wss.\n")
 
 
-def test_noise_is_answered_with_a_header_as_ever(strict: BrokerThread) -> None:
+def test_garbage_is_answered_with_the_amqp_header_without_tls(strict: BrokerThread) -> None:
     stream = dial(strict.broker.port)
     stream.sendall(b"\x00" * 8)
     assert read_to_end(stream) == AMQP_HEADER
@@ -141,7 +141,7 @@ def test_noise_is_answered_with_a_header_as_ever(strict: BrokerThread) -> None:
 
 
 class Authority:
-    """Signs clients."""
+    """Signs client certificates."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -152,7 +152,7 @@ class Authority:
         self.file.write_bytes(self._signed(self._name, self._key, is_authority=True))
 
     def client(self) -> Path:
-        """Certificate and key in one file."""
+        """Write a certificate and its key to one file."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client")])
         path = self._folder / "client.pem"
@@ -186,7 +186,7 @@ def dial_with(port: int, authority: Path, certificate: Path | None) -> socket.so
 
 
 def is_refused(port: int, authority: Path, certificate: Path | None) -> bool:
-    """In TLS 1.3 the client hears of it only when it reads."""
+    """Return whether the broker refuses the certificate. In TLS 1.3 the client gets the error when it reads."""
     try:
         with dial_with(port, authority, certificate) as stream:
             stream.sendall(AMQP_HEADER)
@@ -195,7 +195,7 @@ def is_refused(port: int, authority: Path, certificate: Path | None) -> bool:
         return True
 
 
-def test_with_an_authority_for_clients_only_those_it_signed_get_in(
+def test_with_an_authority_for_clients_only_certificates_that_it_signed_are_accepted(
     start_broker: StartBroker, tmp_path: Path, authority: Path
 ) -> None:
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
@@ -207,14 +207,14 @@ def test_with_an_authority_for_clients_only_those_it_signed_get_in(
         assert is_refused(port, authority, certificate)
 
 
-def test_client_certificates_that_plain_clients_evade_are_warned_of(
+def test_client_certificates_without_required_tls_cause_a_warning(
     start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_broker(data=None, mtls_ca=Authority(tmp_path / "ours").file)
     assert "clients that connect without TLS are not asked for a certificate" in caplog.text
 
 
-def test_an_authority_for_clients_that_is_none_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_an_invalid_authority_for_clients_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nonsense")
     with pytest.raises(Exception, match=r"wrong\.pem is not a PEM certificate of an authority"):

@@ -1,4 +1,4 @@
-"""Frames in the log: what kind, which channel, what size, and nothing of what is inside."""
+"""Frames in the log: kind, channel and size, without their content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ["header", "SaslInit", "header", "Open", "Begin", "heartbeat", "Transfer
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 8, 9, 100, 5000, len(STREAM)])
-def test_frames_are_found_however_the_stream_is_cut(step: int) -> None:
+def test_frames_are_found_in_pieces_of_any_size(step: int) -> None:
     reader = FrameReader()
     found = [frame for at in range(0, len(STREAM), step) for frame in reader.read(STREAM[at : at + step])]
     assert [name for name, _, _ in found] == NAMES
@@ -36,7 +36,7 @@ def test_frames_are_found_however_the_stream_is_cut(step: int) -> None:
     assert found[6][2] == len(TRANSFER)
 
 
-def test_bytes_that_are_no_frames_are_passed_over() -> None:
+def test_bytes_after_an_invalid_frame_are_ignored() -> None:
     reader = FrameReader()
     assert list(reader.read(b"\x00\x00\x00\x01" * 10)) == []
     assert list(reader.read(STREAM)) == []
@@ -45,11 +45,11 @@ def test_bytes_that_are_no_frames_are_passed_over() -> None:
 @pytest.mark.parametrize(
     "body", [b"\x00", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14", b"\xff\xff\xff\xff", b"\x00\x53\xee\x45"]
 )
-def test_a_frame_of_an_unknown_kind_is_told_as_such(body: bytes) -> None:
+def test_a_frame_of_an_unknown_kind_is_logged_as_unknown(body: bytes) -> None:
     assert [name for name, _, _ in FrameReader().read(encode_frame(0, body))] == ["unknown"]
 
 
-def test_what_is_inside_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_content_of_frames_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     trace = Trace(logging.getLogger("trace"), "a-peer")
     trace.received(STREAM)

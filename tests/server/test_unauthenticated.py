@@ -1,4 +1,4 @@
-"""Connections that have not logged in hold so much together; the one that holds most is dropped first."""
+"""The memory of unauthenticated connections is limited; the connection that holds the most is dropped first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Client:
         self.reasons.append(reason)
 
 
-def test_the_one_that_holds_most_is_dropped_first() -> None:
+def test_the_connection_that_holds_the_most_is_dropped_first() -> None:
     clients = [Client() for _ in range(4)]
     pool = Unauthenticated(100)
     for client, size in zip(clients, (10, 60, 30, 0), strict=True):
@@ -38,7 +38,7 @@ def test_the_one_that_holds_most_is_dropped_first() -> None:
     assert pool.total == 41
 
 
-def test_what_was_read_or_is_gone_is_not_counted() -> None:
+def test_complete_frames_and_closed_connections_are_not_counted() -> None:
     first, second = Client(), Client()
     pool = Unauthenticated(100)
     pool.hold(first, 90)
@@ -52,7 +52,7 @@ def test_what_was_read_or_is_gone_is_not_counted() -> None:
     assert not first.reasons
 
 
-# --- as it is served ---
+# --- in a broker ---
 
 LIMIT = 1_000_000
 
@@ -67,14 +67,14 @@ def held(broker: BrokerThread) -> int:
 
 
 def begin_websocket_message(port: int, size: int) -> WebSocketStream:
-    """Of one that says that it has 4,000,000 bytes."""
+    """Send the beginning of a WebSocket message with a declared size of 4,000,000 bytes."""
     stream = WebSocketStream(port)
     stream.socket.sock.sendall(b"\x82\xff" + (4_000_000).to_bytes(8) + bytes(4) + bytes(size))
     return stream
 
 
 def begin_frame(port: int, size: int) -> socket.socket:
-    """Of one that says that it has as many bytes as a frame may have."""
+    """Send the beginning of a frame with the maximum size."""
     stream = socket.create_connection((HOST, port), timeout=PATIENCE)
     stream.sendall(AMQP_HEADER + FRAME_HEADER.pack(262_144, 2, 0, 0) + bytes(size))
     return stream
@@ -100,7 +100,7 @@ def test_unfinished_websocket_messages_before_login_are_bounded_together(broker:
 @pytest.mark.parametrize("require_tls", [False, True])
 def test_unfinished_frames_before_login_are_bounded_together(start_broker: StartBroker, require_tls: bool) -> None:
     limits = Limits(unauthenticated_bytes=LIMIT)
-    broker = start_broker(data=None, limits=limits, require_tls=require_tls)  # clients without TLS are told to use it
+    broker = start_broker(data=None, limits=limits, require_tls=require_tls)
     port = broker.broker.port
     streams = [begin_frame(port, 200_000) for _ in range(8)]
     eventually(lambda: broker.call(lambda: len(broker.broker.shells)) == 4)

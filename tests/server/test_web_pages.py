@@ -1,4 +1,4 @@
-"""What a web page can do to a broker on its visitor's machine, tried in a real browser."""
+"""What a web page can do to a broker on the machine of its visitor, tested with a real browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Empty(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site() -> Iterator[int]:
-    """The port of a web site that is none of the broker's."""
+    """The port of a web site of another origin."""
     server = ThreadingHTTPServer((HOST, 0), _Empty)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port
@@ -59,9 +59,7 @@ def broker(start_broker: StartBroker) -> BrokerThread:
     return start_broker(data=None)
 
 
-def test_a_page_of_another_site_gets_no_websocket_and_reads_nothing(
-    broker: BrokerThread, site: int, page: Page
-) -> None:
+def test_a_page_of_another_site_gets_no_websocket_and_no_answers(broker: BrokerThread, site: int, page: Page) -> None:
     port = broker.broker.port
     page.visit(f"http://{EVIL}:{site}/")
     for host in (HOST, "localhost"):
@@ -73,13 +71,13 @@ def test_a_page_of_another_site_gets_no_websocket_and_reads_nothing(
     assert get(port, "/health")[0] == 200
 
 
-def test_a_page_whose_name_is_made_to_point_here_gets_nothing(broker: BrokerThread, page: Page) -> None:
+def test_a_page_with_dns_rebinding_gets_no_answers(broker: BrokerThread, page: Page) -> None:
     """DNS rebinding: to the browser the page and the broker are the same site."""
     port = broker.broker.port
     shown = page.visit(f"http://{EVIL}:{port}/metrics")
     assert "peeklock_messages" not in shown
     assert f"The host name '{EVIL}:{port}' is not allowed" in shown
-    # The page that says so is of the site that the browser takes the broker for.
+    # For the browser, the page with the refusal has the origin of the rebound name.
     assert page.run("location.host") == f"{EVIL}:{port}"
     for path in ("/metrics", "/health", "/$Resources/queues?api-version=2021-05"):
         assert page.run(FETCH % (path, "{}")).startswith("403 ")
@@ -91,7 +89,7 @@ def test_a_page_whose_name_is_made_to_point_here_gets_nothing(broker: BrokerThre
 
 
 def test_a_page_of_a_configured_origin_opens_a_websocket(start_broker: StartBroker, site: int, page: Page) -> None:
-    """The same page and the same script: what refuses the others is the origin."""
+    """The page and the script are the same as above: only the origin is configured."""
     port = start_broker(data=None, allowed_origins=(f"http://{EVIL}:{site}",)).broker.port
     page.visit(f"http://{EVIL}:{site}/")
     assert page.run(SOCKET % f"{HOST}:{port}") == "open"
