@@ -101,7 +101,7 @@ def test_a_folder_without_rabbitmq_is_refused(tmp_path: Path) -> None:
 def test_backlog_prints_memory_restart_and_ratio(tmp_path: Path) -> None:
     code, output, errors = bench(tmp_path, "backlog", "--count", "600", "--rounds", "1")
     assert (code, errors) == (0, "")
-    for row in ("start to ready after a stop", "start to ready after a kill", "backlog to short queue beside it"):
+    for row in ("start to ready after a stop", "start to ready after a kill", "ratio of backlog to short queue"):
         ((value, _),) = cells(output, row)
         assert float(value) > 0
 

@@ -61,10 +61,10 @@ def write_until_killed(folder: Path, commits: int, end_at: int = 0) -> int:
     command = [sys.executable, "-c", WRITE, str(folder), str(end_at)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        told = child.stdout.read(1 + commits)
+        acknowledged = child.stdout.read(1 + commits)
         child.kill()
-        told += child.stdout.read()
-    return len(told) - 1
+        acknowledged += child.stdout.read()
+    return len(acknowledged) - 1
 
 
 def found(folder: Path) -> list[int]:
@@ -78,15 +78,15 @@ def found(folder: Path) -> list[int]:
     return [message.sequence_number for message in messages]
 
 
-def check_found(folder: Path, told: int) -> None:
+def check_found(folder: Path, acknowledged: int) -> None:
     numbers = found(folder)
-    assert numbers[:told] == list(range(1, told + 1))
-    assert len(numbers) <= told + 1, "one more was under way"
+    assert numbers[:acknowledged] == list(range(1, acknowledged + 1))
+    assert len(numbers) <= acknowledged + 1, "one more may be in flight"
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_acknowledged_messages_survive_any_damage_to_unsynced_bytes(tmp_path: Path, seed: int) -> None:
-    told = write_until_killed(tmp_path, 50 + 100 * seed)
+    acknowledged = write_until_killed(tmp_path, 50 + 100 * seed)
     notes = tmp_path / "unsynced"
     ranges, before = read(notes), contents(tmp_path / "data")
     assert [name for name in ranges if name.startswith("log-")]
@@ -94,7 +94,7 @@ def test_acknowledged_messages_survive_any_damage_to_unsynced_bytes(tmp_path: Pa
     for name, content in contents(tmp_path / "data").items():
         synced, _ = ranges.get(name, (len(before[name]), 0))
         assert content[:synced] == before[name][:synced]
-    check_found(tmp_path, told)
+    check_found(tmp_path, acknowledged)
 
 
 def test_bytes_written_before_a_kill_are_recorded_as_unsynced(tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_bytes_written_before_a_kill_are_recorded_as_unsynced(tmp_path: Path) ->
 
 
 def test_the_index_is_rebuilt_from_the_log(tmp_path: Path) -> None:
-    told = write_until_killed(tmp_path, 500)
+    acknowledged = write_until_killed(tmp_path, 500)
     start, end = read(tmp_path / "unsynced")["peeklock.db-wal"]
     assert start < end, "SQLite syncs its log seldom"
     assert f"peeklock.db-wal ends at {start}" in lose(tmp_path / "data", tmp_path / "unsynced")
-    check_found(tmp_path, told)
+    check_found(tmp_path, acknowledged)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from tools.hostile.victim import KEY, Victim
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
 
 
 def test_the_broker_passes_all_checks_after_all_attacks(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ class HeldStore(FlakyStore):
         self.held = []
 
     def step(self) -> None:
-        """The disk does what it was asked for, and hangs again."""
+        """Let the disk finish the pending operations, and hang again."""
         held, self.held = self.held or [], []
         for commit in held:
             commit()

@@ -129,9 +129,9 @@ def _print(options: Options, name: str, figures: Measured) -> None:
             ["start to ready after a kill", figure(figures.ready_after_kill_seconds, 2), "s"],
             ["send while filling", figure(figures.fill_rate), "msg/s"],
             ["receive from a short queue, no backlog", figure(empty), "msg/s"],
-            ["receive from a short queue beside the backlog", figure(short), "msg/s"],
+            ["receive from a short queue, with the backlog", figure(short), "msg/s"],
             ["receive from the backlog", figure(backlog), "msg/s"],
-            ["backlog to short queue beside it", figure(backlog / short, 2), "ratio"],
+            ["ratio of backlog to short queue", figure(backlog / short, 2), "ratio"],
             ["backlog to short queue without it", figure(backlog / empty, 2), "ratio"],
         ],
     )

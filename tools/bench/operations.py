@@ -1,4 +1,4 @@
-"""The `$management` operations on messages, in batches of 1, 100 and 1000, beside a plain receive in the same run.
+"""The `$management` operations on messages, in batches of 1, 100 and 1000, compared with a plain receive in the same run.
 
 This process is the load. The figures count messages, not requests.
 """
@@ -225,7 +225,7 @@ def _reply(requests: Requester, request: Any) -> dict[str, Any]:
     properties = reply.application_properties or {}
     if properties.get("statusCode") != 200:
         said = f"{properties.get('statusCode')}: {properties.get('statusDescription')}"
-        raise ValueError(f"a request was answered {said}")
+        raise ValueError(f"a request was answered with {said}")
     body: dict[str, Any] = reply.value
     return body
 

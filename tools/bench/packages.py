@@ -117,4 +117,4 @@ def _first_error(output: str) -> str:
     """Return the first line with an error, otherwise the first line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("E:", "[ERROR]", "ERROR")) and len(line) > 20]
-    return " ".join((errors or lines)[:1] or ["it said nothing"])[:300]
+    return " ".join((errors or lines)[:1] or ["it printed nothing"])[:300]

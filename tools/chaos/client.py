@@ -176,7 +176,7 @@ class Client:
         return self.recorded(lambda: management.schedule(messages, due), record)
 
     def cancel(self, send: Send) -> None:
-        """Cancel scheduled messages. 404 means that they have been enqueued meanwhile."""
+        """Cancel scheduled messages. 404 means that they have already been enqueued."""
         management = self.management(send.entity)
 
         def record(_: Any, **span: Any) -> Cancellation:

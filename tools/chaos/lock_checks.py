@@ -41,7 +41,7 @@ def message_locks(index: HistoryIndex) -> Iterator[Violation]:
 
 
 def _may_have_ended(index: HistoryIndex, delivery: Delivery, moment: float) -> bool:
-    """Return whether the receiver may have ended the lock by then, or was told that it is lost."""
+    """Return whether the receiver may have ended the lock by then, or was answered that it is lost."""
 
     def may_end_it(settlement: Settlement) -> bool:
         if settlement.start > moment:

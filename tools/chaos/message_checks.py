@@ -121,7 +121,7 @@ def numbers(index: HistoryIndex) -> Iterator[Violation]:
         for id, number in zip(send.ids, send.numbers, strict=False):
             other = owners.setdefault((send.entity, number), id)
             if other != id:
-                yield Violation("numbers", f"{send.entity} gave the number {number} to {other} and to {id}")
+                yield Violation("numbers", f"{send.entity} assigned the number {number} to {other} and to {id}")
     for (entity, id), deliveries in index.received.items():
         for delivery in deliveries:
             other = owners.setdefault((entity, delivery.number), id)

@@ -74,7 +74,7 @@ def duplicates(index: HistoryIndex) -> Iterator[Violation]:
             ended = max(began, send.end if send.outcome is Outcome.OK else second.end)
             since = min(index.enqueued(first), default=began)
             passed = index.clock.passed(since, ended)
-            if index.may_have_restarted(began, ended):  # ids read at a start are as old as the system's clock says
+            if index.may_have_restarted(began, ended):  # the age of ids read at a start follows from the system's clock
                 passed += index.clock.spread(ended)
             if passed < WINDOW_MS - SLACK_MS:
                 yield Violation(

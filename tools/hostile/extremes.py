@@ -128,7 +128,7 @@ VALUES: Final[dict[str, bytes]] = {
     "list nested as deep as may be": _nested(50),
     "list nested too deep": _nested(_DEEP),
     "list of what is no value": listed(b"\xff"),
-    "list that says it is longer": compound(0xD0, 0xFFFFFFFF, b"\x40"),
+    "list with a size that is too large": compound(0xD0, 0xFFFFFFFF, b"\x40"),
     "list that does not fill its size": compound(0xD0, 1, b"\x40\x40\x40"),
     "map of nothing": b"\xc1\x01\x00",
     "map": mapped(b"\xa1\x01k", b"\x53\x01"),

@@ -46,7 +46,7 @@ class Expectation:
 
 
 class ExpectationsError(Exception):
-    """expected.toml is invalid; `str()` says where."""
+    """expected.toml is invalid; `str()` has the place."""
 
 
 @cache

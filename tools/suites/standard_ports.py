@@ -24,7 +24,7 @@ _IFF_UP = 1
 
 
 class PortsUnavailable(Exception):
-    """Lanes cannot have the standard ports on this machine; `str()` says why."""
+    """Lanes cannot have the standard ports on this machine; `str()` is the reason."""
 
 
 @dataclass(frozen=True)

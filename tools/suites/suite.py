@@ -10,7 +10,7 @@ from tools.suites.job import Job, Reader
 
 
 class Unavailable(Exception):
-    """A suite cannot be fetched or built; `str()` says why."""
+    """A suite cannot be fetched or built; `str()` is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def _round(receives: Line, sends: Line, number: int) -> float:
 
 def _all_are_left(victim: Victim) -> None:
     count = victim.drain()
-    require(count == MESSAGES, f"of {MESSAGES} messages that were only looked at {count} are left")
+    require(count == MESSAGES, f"of {MESSAGES} browsed messages {count} are left")
 
 
 @attack(answer="evaluates them in short turns with pauses; other clients are served", log="connection closed")

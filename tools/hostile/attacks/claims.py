@@ -194,7 +194,7 @@ def waiting_claims_of_closed_connections(victim: Victim) -> None:
     with victim.begun() as line:
         claimer = _Claimer(line)
         _send(victim, 100)
-        require(len(claimer.claim()) == 2, "a client that asks after them gets no claim")
+        require(len(claimer.claim()) == 2, "a client that requests a claim later gets none")
         require(claimer.release_all() == 100, "the claim could not be released")
         _leave(line)
     _drained(victim, 100)

@@ -118,4 +118,4 @@ def connections_from_one_address(victim: Victim) -> None:
         line.reset()
     deadline = time.monotonic() + TIMEOUT
     while victim.ask(victim.request("GET", "/health"))[0] != 200:
-        require(time.monotonic() < deadline, "an address whose connections are gone is still refused")
+        require(time.monotonic() < deadline, "an address is still refused after its connections were closed")

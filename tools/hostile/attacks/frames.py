@@ -50,7 +50,7 @@ def invalid_utf8(victim: Victim) -> None:
     with victim.sending() as line:
         line.send(transfer(0, values.described(0x73, values.string(b"\xff")) + message()))
         answer = line.expect(Disposition)
-        require(isinstance(answer.state, Rejected), "a message whose id is no text was accepted")
+        require(isinstance(answer.state, Rejected), "a message with an id that is not UTF-8 was accepted")
 
 
 @attack(

@@ -344,7 +344,7 @@ def messages_that_fill_the_disk(victim: Victim) -> None:
     require(disk["free_bytes"] > disk["free_low_bytes"] // 2, f"{disk['free_bytes'] >> 20} MiB are left of the disk")
     with victim.receiving(OTHER) as line:
         _taken(line, len(_ENDINGS))
-        require(line.payload.endswith(modest), "a client of another queue received something else")
+        require(line.payload.endswith(modest), "a client of another queue received another message")
         for number, state in enumerate(_ENDINGS):
             line.send(frame(Disposition(role=True, first=number, settled=False, state=state)))
         answers = _answers(line, len(_ENDINGS))

@@ -121,7 +121,7 @@ def _freed(victim: Victim) -> None:
             line.send(CLOSE)
             line.answer()
         time.sleep(0.2)
-    require(False, "the temporary queues of connections that are gone still count")
+    require(False, "the temporary queues of closed connections still count")
 
 
 @attack(
@@ -138,7 +138,7 @@ def consumers_of_a_topic_without_end(victim: Victim) -> None:
         require(granted == MAX_TEMPORARY_OF_CONNECTION, f"one connection got {granted} subscriptions")
     with victim.sending(TOPIC) as line:
         line.send(*[transfer(number, message(b"x" * 1000)) for number in range(50)])
-        require(all(isinstance(each, Accepted) for each in outcomes(line, 50)), "the topic takes no messages")
+        require(all(isinstance(each, Accepted) for each in outcomes(line, 50)), "the topic accepts no messages")
     _freed(victim)
 
 
@@ -213,6 +213,6 @@ def client_ids_of_others(victim: Victim) -> None:
             condition = second.close_condition()
             require(condition == "amqp:invalid-field", f"a second connection of the client got {condition}")
         owner.send(frame(Attach(name="mine", handle=1, role=True)))
-        require(owner.expect(Attach).source is not None, "the subscription of the owner is gone")
+        require(owner.expect(Attach).source is not None, "the owner's subscription was deleted")
         owner.send(frame(Detach(handle=1, closed=True)), CLOSE)
         owner.answer()

@@ -170,7 +170,7 @@ def filters_that_make_no_sense(victim: Victim) -> None:
             require(line.is_link_refused(), f"the filter {str(chosen)[:60]} on '{address}' was accepted")
 
 
-@attack(answer="ends the session: a disposition that goes backwards is `amqp:invalid-field`", log="session ended")
+@attack(answer="ends the session: a decreasing range is `amqp:invalid-field`", log="session ended")
 def disposition_ranges(victim: Victim) -> None:
     """Dispositions of 2^31 deliveries that never existed, in both roles, and of 2^32 from 1 to 0."""
     for role in (True, False):

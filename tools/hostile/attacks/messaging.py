@@ -80,8 +80,8 @@ def waiting_receives(victim: Victim) -> None:
         status, _ = victim.ask(victim.request("POST", HEAD))
         if status == 204:
             break
-    require(status == 204, f"when all have gone, a receive was answered with {status}")
-    require(_send(victim) == 201, "when all have gone, nothing can be sent")
+    require(status == 204, f"after all have disconnected, a receive was answered with {status}")
+    require(_send(victim) == 201, "after all have disconnected, a send was refused")
     require(victim.drain(MESSAGING) == 1, "a receive of a disconnected client took a message")
 
 
@@ -148,5 +148,5 @@ def guessed_locks(victim: Victim) -> None:
     require(victim.ask(victim.request("POST", HEAD))[0] == 204, "the message was returned")
     deadline = time.monotonic() + TIMEOUT
     while not victim.drain(MESSAGING):  # until its lock expires
-        require(time.monotonic() < deadline, "the message is gone")
+        require(time.monotonic() < deadline, "the message is lost")
         time.sleep(1.0)

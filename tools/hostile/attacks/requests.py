@@ -176,7 +176,7 @@ def strange_methods(victim: Victim) -> None:
     for method in ("POST", "PATCH", "OPTIONS", "HEAD", "DELETED", "PUT\x01", "GET" * 300, "POSTx"):
         status, _ = victim.ask(victim.request(method, f"/{QUEUE}?api-version=2021-05", Connection="close"))
         require(status in (0, 400, 405), f"the method {method[:20]} was answered with {status}")
-    require(_exists(victim, QUEUE), "the queue is gone")
+    require(_exists(victim, QUEUE), "the queue was deleted")
 
 
 @attack(answer="answers 400; ignores unknown parameters", log="request refused.*400")

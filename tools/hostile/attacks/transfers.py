@@ -328,7 +328,7 @@ def smallest_frames(victim: Victim) -> None:
         taken = 0
         for performative in line.frames():
             if isinstance(performative, Transfer):
-                require(len(line.payload) <= 512, "a frame was larger than the peer takes")
+                require(len(line.payload) <= 512, "a frame was larger than the peer's limit")
                 taken += 1
                 if not performative.more:
                     break
