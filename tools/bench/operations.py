@@ -1,4 +1,4 @@
-"""The `$management` operations on messages, in batches of 1, 100 and 1000, compared with a plain receive in the same run.
+"""The `$management` operations on messages, in batches of 1, 100 and 1000, compared with a plain receive.
 
 This process is the load. The figures count messages, not requests.
 """

@@ -223,7 +223,7 @@ def probing_for_entities(victim: Victim) -> None:
             require(told[0] is not None and told[0]["status-code"] == 401, f"a token that is {what} was not refused")
             require(
                 told == [told[0]] * len(told),
-                f"answers to a token that is {what} reveal which entities exist: {answers}",
+                f"a token that is {what} reveals which entities exist: {answers}",
             )
         own = sas_token(f"sb://{HOST}/{OTHER}", OTHERS, OTHERS, later)
         below = [requests.put_token(own, f"{OTHER}/{name}") for name in ("$management", "nothing", "nothing/more")]
