@@ -108,13 +108,13 @@ def connections_without_a_token(victim: Victim) -> None:
     _require_closed(lines, HEARTBEAT * 8)
 
 
-@attack(answer="closes the connection after 20 s", log="connection dropped.*request did not come", is_slow=True)
+@attack(answer="closes the connection after 20 s", log="connection dropped.*HTTP request came in time", is_slow=True)
 def slow_request_line(victim: Victim) -> None:
     """An HTTP request line, a byte per second."""
     _require_closed(_dialled(victim, b"GET "), b"/" + b"a" * 100)
 
 
-@attack(answer="closes the connection after 20 s", log="connection dropped.*request did not come", is_slow=True)
+@attack(answer="closes the connection after 20 s", log="connection dropped.*HTTP request came in time", is_slow=True)
 def slow_http_headers(victim: Victim) -> None:
     """HTTP headers that never end, a byte per second."""
     _require_closed(_dialled(victim, b"GET /health HTTP/1.1\r\nHost: localhost\r\n"), b"X-A: b\r\n" * 20)

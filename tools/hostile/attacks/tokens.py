@@ -186,7 +186,9 @@ def under_privileged_tokens(victim: Victim) -> None:
             require(status == 401, f"{method} of {path} by {name} was answered with {status}")
 
 
-@attack(answer="keeps 10,000 tokens for a connection and refuses further ones", log="token refused.*no more are allowed")
+@attack(
+    answer="keeps 10,000 tokens for a connection and refuses further ones", log="token refused.*no more are allowed"
+)
 def token_flood(victim: Victim) -> None:
     """10,050 valid tokens for as many paths below a queue."""
     line, requests = _unauthenticated(victim)
