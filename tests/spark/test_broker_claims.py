@@ -170,7 +170,7 @@ def test_a_second_query_under_the_same_name_is_refused_with_what_to_do(connectio
     send(connection, 5)
     first = make()
     first.next(ALL)
-    with pytest.raises(SourceFailed, match=r"another query claims messages of 'queue' under .*'claimName' of its own"):
+    with pytest.raises(SourceFailed, match=r"another query claims messages of 'queue' under .* different 'claimName'"):
         make().next(ALL)
     send(connection, 5)
     assert first.next(ALL).numbers == {None: [6, 7, 8, 9, 10]}

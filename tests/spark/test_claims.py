@@ -377,7 +377,7 @@ def test_a_connection_that_was_idle_for_too_long_is_made_again(
 
 def test_an_offset_of_another_entity_or_name_is_refused(claims_of: Make) -> None:
     claims = claims_of()
-    with pytest.raises(SourceFailed, match="one of 'other' with claimName 'x'"):
+    with pytest.raises(SourceFailed, match="the checkpoint is for 'other' with claimName 'x'"):
         claims.settle(Offset(entity="other", claim="x", claimed=[[1, 1]]))
 
 
