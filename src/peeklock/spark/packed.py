@@ -17,8 +17,9 @@ from peeklock.spark import ranges
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Asked, Reach
 
-PAGE_BYTES: Final = 1 << 20
-"""Approximate size of a page. Larger pages save nothing, and each is in memory several times."""
+PAGE_BYTES: Final = 2 << 20
+"""The size of a page to aim at. In half of it each message costs 0.8 us more of the broker and the task together; twice
+of it saves little, and a page is in memory several times."""
 MOST_BYTES: Final = 4 << 20
 """The largest answer of the broker."""
 AT_ONCE: Final = 3
