@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tools.hostile.attack import Act, Attack, AttackFailed, require
+from tools.hostile.attack import MIB, Act, Attack, AttackFailed, require
 from tools.hostile.attacks import ATTACKS
 from tools.hostile.brokers import BROKERS
 from tools.hostile.run import attack_each, started
@@ -98,6 +99,8 @@ def test_failed_checks_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("tools.hostile.run.MAX_LEFT", -(1 << 40))
         assert "MiB more than before" in failure(made_up(opens))
         monkeypatch.setattr("tools.hostile.run.MAX_LEFT", 1 << 40)
+        monkeypatch.setattr(run, "_base", run._base - 200 * MIB)  # as if earlier attacks had left that much
+        assert failure(replace(made_up(opens), max_peak=100 * MIB)) == "none"
         monkeypatch.setattr("tools.hostile.run.MAX_PEAK", -(1 << 40))
         assert "MiB more, above" in failure(made_up(opens))
         monkeypatch.setattr("tools.hostile.run.MAX_PEAK", 1 << 40)
