@@ -100,7 +100,10 @@ def idle_time_outs_of_nothing(victim: Victim) -> None:
         line.expect(Begin)
 
 
-@attack(answer="sends its own AMQP header and closes the connection", log="the peer sent no AMQP 1.0 protocol header")
+@attack(
+    answer="sends its own AMQP header and closes the connection",
+    log="the peer did not send an AMQP 1.0 protocol header",
+)
 def wrong_headers(victim: Victim) -> None:
     """Protocol headers of other versions and other protocols, and noise."""
     for header in (
