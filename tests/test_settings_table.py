@@ -11,7 +11,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 import typer
 
-from peeklock.admin.descriptions import Shown, describe, read_settings
+from peeklock.admin.descriptions import EntityState, describe, read_settings
 from peeklock.atom.entries import add_content, description_of, document
 from peeklock.atom.markup import parse, to_text
 from peeklock.broker.administration import Runtime
@@ -48,7 +48,7 @@ def another_value(setting: Setting[Any]) -> Any:
 def test_the_client_reads_what_the_broker_writes(kind: Kind, field: str, setting: Setting[Any]) -> None:
     value = another_value(setting)
     definition: Any = replace(DEFINITIONS[kind](name="e"), **{field: value})
-    described = describe(Shown(definition, RUNTIME, PROFILES["unlimited"], "https://host", VERSION))
+    described = describe(EntityState(definition, RUNTIME, PROFILES["unlimited"], "https://host", VERSION))
     entry = document("entry")
     add_content(entry, described)
     found = read_entity(fromstring(to_text(entry)))

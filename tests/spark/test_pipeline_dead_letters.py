@@ -26,9 +26,9 @@ from peeklock.spark.pipelines.dead_letters import (
     counts,
     dead_letter_queues,
     errors,
-    few,
     matching,
     read_dead_letters,
+    read_small,
     read_waiting,
     some_of_each,
     triage,
@@ -271,7 +271,7 @@ def test_few_messages_are_read_without_spark_and_are_the_same_rows(
         dead_letter(commands, each, ("north", "Bad", "no customer"), ("south", "Late", ""))
         send(commands, each, "east")
     options = {"connectionString": bus.connection_string}
-    found = few(options, entities)
+    found = read_small(options, entities)
     assert found is not None
     for here, by_spark in (
         (found.failed(spark), read_dead_letters(spark, options, entities)),
@@ -281,7 +281,7 @@ def test_few_messages_are_read_without_spark_and_are_the_same_rows(
         assert rows(here) == rows(by_spark.coalesce(1))
     for most, is_few in ((4, True), (3, False)):
         monkeypatch.setattr(amounts, "SMALL_MESSAGES", most)
-        assert (few(options, entities) is not None) is is_few
+        assert (read_small(options, entities) is not None) is is_few
 
 
 def test_no_dead_letter_queue_is_an_empty_frame(spark: SparkSession) -> None:
