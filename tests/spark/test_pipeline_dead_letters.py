@@ -30,7 +30,7 @@ from peeklock.spark.pipelines.dead_letters import (
     read_dead_letters,
     read_small,
     read_waiting,
-    some_of_each,
+    newest_of_each,
     triage,
 )
 from serving import ServedBroker
@@ -90,7 +90,7 @@ def test_the_newest_of_each_reason_are_the_samples_and_bodies_that_are_no_text_s
             failed(sequence_number=904, body=None, dead_letter_reason="Other"),
         ],
     )
-    found = columns(some_of_each(frame, 2), "dead_letter_reason", "sequence_number", "body")
+    found = columns(newest_of_each(frame, 2), "dead_letter_reason", "sequence_number", "body")
     assert found == [("Bad", 903, "3 bytes"), ("Bad", 902, "grüße"), ("Other", 904, None)]
 
 
