@@ -64,6 +64,6 @@ def test_the_counters_of_all_entities_count_together(bus: ServedBroker, make_que
             connection.sender(queue).send_all(Message(data=[b"x"]) for _ in range(6))
             connection.sender(f"{queue}-topic").send_all(Message(data=[b"x"]) for _ in range(5))
         for entities, little in (([queue], True), ([subscription], True), ([queue, subscription], False)):
-            assert amounts.hold_little(administration, entities) is little
+            assert amounts.hold_few_messages(administration, entities) is little
         with pytest.raises(RequestRefused):
-            amounts.hold_little(administration, ["nobody"])
+            amounts.hold_few_messages(administration, ["nobody"])

@@ -27,10 +27,10 @@ from peeklock.spark.pipelines.dead_letters import (
     dead_letter_queues,
     errors,
     matching,
+    newest_of_each,
     read_dead_letters,
     read_small,
     read_waiting,
-    newest_of_each,
     triage,
 )
 from serving import ServedBroker
