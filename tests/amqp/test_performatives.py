@@ -402,7 +402,7 @@ def test_what_is_not_described_is_no_composite() -> None:
 
 
 def test_a_list_whose_size_does_not_fit_its_fields_is_refused() -> None:
-    with pytest.raises(DecodeError, match="the elements of end do not have exactly"):
+    with pytest.raises(DecodeError, match="the size of end is not the size of its elements"):
         decode_composite(bytes.fromhex("005317c003014040"))
 
 
