@@ -187,7 +187,7 @@ def _print(options: Options, figures: Measured) -> None:
     whole = figures.capturing
     print_table(
         f"Capture of {options.count:,} messages in {figures.batches:,} micro-batches, {options.tasks} tasks",
-        ["stage", "seconds", "% of capture", "us for a message"],
+        ["stage", "seconds", "% of capture", "µs for a message"],
         [
             _stage(name, taken, whole, options.count)
             for name, taken in {**figures.stages(), "capture in all": whole}.items()

@@ -119,4 +119,4 @@ def _print(rounds: list[Round], options: Options) -> None:
         rows.append([step, figure(median([each.cpu[step] * 1e6 / options.count for each in rounds]), 2)])
     rows.append(["all", figure(median([sum(each.cpu.values()) * 1e6 / options.count for each in rounds]), 2)])
     rate = median([options.count / each.seconds for each in rounds])
-    print_table(f"Claimed, read and removed: {figure(rate)} messages a second", ["step", "broker us a message"], rows)
+    print_table(f"Claimed, read and removed: {figure(rate)} messages a second", ["step", "broker µs a message"], rows)

@@ -50,7 +50,7 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     for name in builds:
         medians = {work: statistics.median(each[name][work] for each in rounds) for work in _WORKS}
         rows = [(work, figure(took, 2), figure(took / medians[CODEC], 3)) for work, took in medians.items()]
-        print_table(f"Decoding, {name}", ("columns", "us of CPU a message", "to the codec"), rows)
+        print_table(f"Decoding, {name}", ("columns", "µs of CPU a message", "to the codec"), rows)
     return {"benchmark": "rows", "machine": machine(), "options": _plain(options), "rounds": rounds}
 
 

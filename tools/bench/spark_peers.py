@@ -247,7 +247,7 @@ def _print(measured: list[Measured], options: Options) -> None:
     beside = [each for each in measured if each.broker == KAFKA]
     print_table(
         f"Messages a second, medians of {options.rounds} rounds; ratios are medians of those within a round",
-        ["", "a batch", "msg/s", "to Kafka's best", "same batch", "us: JVM", "Python", "broker"],
+        ["", "a batch", "msg/s", "to Kafka's best", "same batch", "µs: JVM", "Python", "broker"],
         [_words(each, beside, options.count) for each in measured],
     )
 

@@ -174,8 +174,8 @@ def _print(
     after: dict[str, int | None],
 ) -> None:
     print_table(
-        "Throughput (us: the broker's CPU time for each message)",
-        ["broker", "connections", "send/s", "MB/s", "us", "receive/s", "MB/s", "us"],
+        "Throughput (µs: the broker's CPU time for each message)",
+        ["broker", "connections", "send/s", "MB/s", "µs", "receive/s", "MB/s", "µs"],
         [
             [entry.broker, str(entry.connections), *_words(entry.send, options), *_words(entry.receive, options)]
             for entry in measured

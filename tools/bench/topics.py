@@ -125,8 +125,8 @@ def _check(target: Target, number: int) -> None:
 
 def _print(queue: Measured, topics: list[Measured], options: Options) -> None:
     print_table(
-        f"Sending, medians of {options.rounds} (us: the broker's CPU time for each message; ratio: to the queue)",
-        ["filters", "subscriptions", "to one/s", "us", "ratio", "to all/s", "us", "ratio"],
+        f"Sending, medians of {options.rounds} (µs: the broker's CPU time for each message; ratio: to the queue)",
+        ["filters", "subscriptions", "to one/s", "µs", "ratio", "to all/s", "µs", "ratio"],
         [
             [each.filters, str(each.subscriptions), *_words(each.one, queue), *_words(each.spread, queue)]
             for each in (queue, *topics)

@@ -159,7 +159,7 @@ class Agenda:
 
     @property
     def next_due(self) -> int | None:
-        """The Unix time when the next appointment is due, if nobody sets the clock before."""
+        """The Unix time when the next appointment is due, if the system clock is not set before."""
         moment, elapsed = self._moments.next, self._durations.next
         if elapsed is None:
             return None if moment is None else moment.at

@@ -16,7 +16,7 @@ Parts = dict[str | None, list[Run]]
 
 
 class Claim:
-    """Messages that one client has set aside for itself with one commit."""
+    """Messages that one commit has assigned to one client."""
 
     __slots__ = ("_coverage", "_parts", "_waiting", "id", "is_changing", "name", "runs", "since")
 
@@ -72,7 +72,7 @@ class Claim:
         return sum(run.size for run in self.runs)
 
     def encode(self) -> bytes:
-        """Encode the claim for the store. The store has its id beside it."""
+        """Encode the claim for the store. The store has its id separately."""
         parts = [[id, [[run.first, run.last, run.size] for run in runs]] for id, runs in self.parts.items()]
         return json.dumps({"name": self.name, "since": self.since, "parts": parts}, separators=(",", ":")).encode()
 

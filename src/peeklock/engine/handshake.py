@@ -110,7 +110,8 @@ def find_frame(data: bytes, at: int, limit: int, expected_type: int) -> tuple[in
     if frame_size > limit or doff < 2 or doff * 4 > frame_size:
         raise CloseConnection(
             Condition.FRAMING_ERROR,
-            f"a frame has {frame_size} bytes (at most {limit} are allowed), and its body starts at {doff * 4}",
+            f"invalid frame: size {frame_size} (at most {limit}), "
+            f"data offset {doff * 4} bytes (from {FRAME_HEADER.size} to the frame size)",
         )
     if frame_type != expected_type:
         raise CloseConnection(Condition.FRAMING_ERROR, f"a frame has type {frame_type} instead of {expected_type}")

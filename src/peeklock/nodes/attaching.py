@@ -120,7 +120,8 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
         return SendingNode(peer, address, link, entity)
     if not isinstance(destination, str):
         raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
-    # A send through one entity to another requires Send on both. For a transaction, the first is the entity.
+    # Sending through one entity to another requires Send on both. In a transaction, the work counts for the entity of
+    # the link (the first).
     final = parse_address(destination)
     peer.claims.check(final.entity, final.owner, Right.SEND, peer.namespace.now())
     target = peer.namespace.entity(final.entity)

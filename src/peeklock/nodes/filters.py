@@ -89,7 +89,8 @@ def first_number_of(filters: Filters) -> int:
 
 
 def in_force(source: Source, *keys: Any, mode: str | None = MOVE) -> Source:
-    """Return the source for the answer: with these filters only, and with the mode if the client asked for one."""
+    """Return the source to echo in our attach: only the filters in `keys`, and `mode` if the client set a
+    distribution mode."""
     asked = source.filter
     kept = None if asked is None else {key: value for key, value in asked.items() if key in keys}
     mode = None if source.distribution_mode is None else mode

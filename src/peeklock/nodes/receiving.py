@@ -88,7 +88,7 @@ class Receiving(Node):
     def unreserve(self) -> None:
         self._reserved -= 1
         self._answer_drain()
-        # The queue treats this link as a consumer without room. After a delay, because the store would refuse again.
+        # Ask for messages again after a delay: the store would refuse the same removal at once.
         self.peer.namespace.agenda.after(RETRY_MS, self._want_again)
 
     def _want_again(self) -> None:

@@ -33,7 +33,7 @@ def _nothing() -> None:
 
 
 class Ticket:
-    """The admission of one connection."""
+    """A connection's place within the connection limits, from its accept until `release`."""
 
     __slots__ = ("_admission", "_is_released", "address", "evict", "is_reserved")
 

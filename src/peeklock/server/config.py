@@ -141,7 +141,7 @@ class _Reader(Shape):
             raise self.error(namespace, f"{problem}, not {len(queues) + len(topics)}")
         repeated = duplicate(entity.name for entity in (*queues, *topics))
         if repeated is not None:
-            # Among themselves neither has a name twice, so it is a topic's.
+            # Queues have different names, and so have topics (both were checked), so the repeated name is a topic's.
             node = self.elements(found["Topics"])[repeated - len(queues)]
             name = topics[repeated - len(queues)].name
             raise self.error(self.child(node, "Name"), f"there is a queue with the name {name} already")

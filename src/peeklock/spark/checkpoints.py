@@ -1,9 +1,9 @@
 """Settles the last batch of a query from its checkpoint: after a run, or when the query will not be started again.
 
-A claiming stream settles a batch when Spark asks for the next one. Whoever stops a query right after a batch, or on
-Spark 4.0 and 4.1 ends an AvailableNow run, leaves the claims of the last one until the query starts again. Knows how
-Spark lays out the logs of a checkpoint. Only what the commit log has is settled, so this is safe at any time, also
-beside the running query.
+A claiming stream settles a batch when Spark asks for the next one. If a query stops right after a batch, or an
+AvailableNow run ends on Spark 4.0 and 4.1, the claims of the last batch remain until the query starts again. This
+module knows the layout of a checkpoint's logs. It settles only batches that the commit log has, so it is safe at any
+time, also while the query runs.
 """
 
 from __future__ import annotations

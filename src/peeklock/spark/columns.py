@@ -137,7 +137,7 @@ class Columns:
         self._marks_size = 0
         self._marks_tail = b""
         self._first_size = 0
-        """Of what is behind the marks, for the number that a message was first given."""
+        """The size of the annotation after the marks that has a copy's first sequence number; 0 without it."""
         self._ttl: int | None = None
         """Of the message that is being read, as is the next."""
         self._enqueued: int | None = None
@@ -173,7 +173,7 @@ class Columns:
             self._keep(payload, row)
 
     def _keep(self, payload: bytes, row: int) -> None:
-        """Make the bytes of an unreadable message its body, with what the service wrote in front of them."""
+        """Make the bytes of an unreadable message its body, and read the head that the service wrote before them."""
         self._clear(row)
         self._set_head(salvaged(payload), row)
         self._set_body(payload, row)
@@ -182,7 +182,7 @@ class Columns:
 
     def _read_anew(self, payload: bytes, row: int) -> None:
         self._clear(row)
-        # What was taken for the whole head may have more behind it.
+        # The bytes that were read as the whole head may be only a part of it.
         self._opening, self._opening_size, self._marks_size, self._first_size = _NO_OPENING, 0, 0, 0
         self._read(payload, 0, len(payload), row)
 

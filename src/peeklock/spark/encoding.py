@@ -108,7 +108,7 @@ def _encode(
     content = [*_application_properties(columns.get("application_properties"), kind, typed_json), *_data(columns)]
     ids = columns.get("message_id")
     if ids is None or ids.null_count:
-        # What an id is made of has to be in one piece.
+        # The content becomes one column, because its bytes are hashed for the ids.
         content = [_joined(*content)]
         made = _stamped(columns, ids, stamps, entity, annotations, content[0])
         ids = made if ids is None else pc.coalesce(ids, made)

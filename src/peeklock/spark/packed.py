@@ -78,7 +78,8 @@ class PackedReading:
             answer = request.answer()
             data, count, last = answer["messages"], answer["message-count"], answer["last"]
             rest = ranges.after(window, last)
-            if rest:  # they are larger than expected
+            if rest:
+                # The page did not hold all requested messages, as they are larger than estimated: request the rest.
                 asked.appendleft((rest, self._ask(rest)))
                 window = ranges.until(window, last)
             self._learn(len(data), ranges.count(window))

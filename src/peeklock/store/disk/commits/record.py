@@ -39,7 +39,7 @@ def to_bytes(entry: Entry) -> bytes:
         row.put_numbers("appends", [(key, columns[2], segment, len(places)) for key, columns, segment, places in runs])
     else:
         entry.fill(row, [(*run[:-1], len(run[-1])) for run in runs])
-    if entry.copies or entry.rewrites or entry.moves:  # extents of appends alone are computed when decoding
+    if entry.copies or entry.rewrites or entry.moves:  # if there are only appends, the decoder computes the extents
         row.put_numbers("extents", entry.extents(runs))
     sections = row.parameters()
     places = [place for run in runs for place in run[-1]]

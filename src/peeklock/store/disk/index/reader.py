@@ -38,8 +38,8 @@ class Reader:
         self._segments = segments
         self._connection: sqlite3.Connection | None = None
         self.connect_writer: Callable[[], object] = _do_nothing
-        """Connects the writer; called before this connects. The writer verifies what a failed sync left of the WAL:
-        an earlier read could find outdated pages in it."""
+        """Opens the writer's connection. A read that reconnects calls it first: the writer checks the WAL that a
+        failed sync may have left. Before that, a read could see outdated pages."""
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
         """Bodies that were read and are still in use, so that each is in memory only once."""
         self._common_annex = b""

@@ -146,7 +146,9 @@ class Replay:
                 position = LogPosition(number, HEADER.size, position.commit)
             if following is None:
                 end = None
-            else:  # a segment that could not be made durable has no records; the next one names the one before it
+            else:
+                # A segment whose creation was not made durable has no records; the following segment names an earlier
+                # one as its previous.
                 end = following.previous_end if following.previous == number else HEADER.size
             for record in self._read_segment(segment, position, end):
                 position = record.position
