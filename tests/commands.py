@@ -110,7 +110,9 @@ def on_a_terminal(command: list[str], env: dict[str, str], typed: str = "") -> t
         shown = b""
         try:
             os.write(leader, typed.encode())
-            while select.select([leader], [], [], SECONDS)[0]:
+            readable = select.poll()  # `select` refuses descriptors from 1024 on, which a process of many tests has
+            readable.register(leader, select.POLLIN)
+            while readable.poll(SECONDS * 1000):
                 data = os.read(leader, 65536)
                 if not data:
                     break
