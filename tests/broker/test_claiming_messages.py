@@ -122,7 +122,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 # --- making ---
 
 
-def test_a_claim_has_the_first_messages_that_wait_up_to_its_limits(world: World) -> None:
+def test_a_claim_gets_the_first_active_messages_up_to_its_limits(world: World) -> None:
     world.send(*letters(10))
     client = Client(world)
     assert client.numbers(3) == [1, 2, 3]
@@ -145,7 +145,7 @@ def test_a_claim_says_how_many_bytes_its_messages_have_and_since_when(world: Wor
     assert claim.since == world.clock()
 
 
-def test_claimed_messages_are_delivered_to_nobody(world: World) -> None:
+def test_claimed_messages_are_not_delivered(world: World) -> None:
     world.send(*letters(5))
     Client(world).claim(3)
     receiver = Receiver(world, world.queue())
@@ -405,7 +405,7 @@ def test_removed_messages_are_gone(world: World) -> None:
     world.check()
 
 
-def test_released_messages_are_delivered_again_in_their_place(world: World) -> None:
+def test_released_messages_are_delivered_in_their_old_place(world: World) -> None:
     world.send(*letters(5))
     client = Client(world)
     claim = client.claim(3)
@@ -426,7 +426,7 @@ def test_receivers_that_wait_get_released_messages(world: World) -> None:
     assert receiver.numbers == [2]
 
 
-def test_a_claim_ends_piece_by_piece(world: World) -> None:
+def test_a_claim_can_be_removed_and_released_in_parts(world: World) -> None:
     world.send(*letters(6))
     client = Client(world)
     claim = client.claim()
@@ -606,7 +606,7 @@ def test_a_session_that_does_not_fit_is_left_for_the_next_claim() -> None:
     assert client.numbers(1) == [5]
 
 
-def test_while_a_name_has_messages_of_a_session_nobody_else_gets_it() -> None:
+def test_a_session_with_claimed_messages_is_reserved_for_their_claim_name() -> None:
     world = session_world()
     client = Client(world, "s")
     claim = client.claim(sessions=1)

@@ -38,7 +38,7 @@ def stepped(world: World, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_lock_lasts_as_long_as_it_would_have(step: int) -> None:
+def test_setting_the_clock_does_not_change_how_long_a_lock_lasts(step: int) -> None:
     world = World(QueueDefinition(name="q", lock_duration_ms=MINUTE))
     queue = world.queue()
     world.send("kept", "lost")
@@ -69,7 +69,7 @@ def test_the_end_of_a_lock_is_told_in_unix_time_as_it_is_then(step: int) -> None
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_session_is_held_as_long_as_it_would_have_been(step: int) -> None:
+def test_setting_the_clock_does_not_change_how_long_a_session_lock_lasts(step: int) -> None:
     world = World(session_queue(lock_duration_ms=MINUTE))
     queue = world.sessions()
     world.send("a", "b", to="s", session_id="x")
@@ -100,7 +100,7 @@ def test_who_waits_for_a_session_waits_as_long_as_wanted(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_idle_entity_is_deleted_when_it_has_been_idle_and_not_before(step: int) -> None:
+def test_setting_the_clock_does_not_change_when_an_idle_entity_is_deleted(step: int) -> None:
     world = World(
         QueueDefinition(name="q", auto_delete_on_idle_ms=HOUR),
         topic("t", subscription("s", auto_delete_on_idle_ms=HOUR)),
@@ -123,7 +123,7 @@ def test_when_an_entity_was_used_is_told_by_the_clock_as_it_is_now() -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_id_is_remembered_for_its_window(step: int) -> None:
+def test_setting_the_clock_does_not_change_the_window_for_duplicates(step: int) -> None:
     world = World(
         QueueDefinition(name="q", requires_duplicate_detection=True, duplicate_detection_window_ms=10 * MINUTE)
     )

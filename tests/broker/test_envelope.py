@@ -181,7 +181,7 @@ def test_a_partition_key_is_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["x-opt-partition-key", "x-opt-via-partition-key"])
-def test_a_partition_key_in_binary_is_the_string_it_spells(name: str) -> None:
+def test_a_binary_partition_key_is_decoded_as_a_string(name: str) -> None:
     assert kept_annotations({Symbol(name): "schlüssel".encode(), Symbol("x-opt-own"): b"mine"}) == {
         name: "schlüssel",
         "x-opt-own": b"mine",
@@ -203,7 +203,7 @@ def with_group_id(group_id: Any) -> bytes:
     return list_section(PROPERTIES, fields) + BODY
 
 
-def test_a_session_id_in_binary_is_the_string_it_spells() -> None:
+def test_a_binary_session_id_is_decoded_as_a_string() -> None:
     incoming = read_incoming(with_group_id("sitzung ä".encode()), True)
     assert incoming.session_id == "sitzung ä"
     found = Message.decode(incoming.bare)
@@ -514,14 +514,14 @@ def test_a_copy_of_a_topic_tells_the_number_that_the_topic_gave() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"annex": Annex(priority=7).encode()}])
-def test_a_message_that_was_not_forwarded_tells_one_number(fields: dict[str, bytes]) -> None:
+def test_a_message_that_was_not_forwarded_has_one_sequence_number(fields: dict[str, bytes]) -> None:
     annotations = delivered(stored(**fields)).message_annotations or {}
     assert set(annotations) == {"x-opt-sequence-number", "x-opt-enqueued-time"}
 
 
 @pytest.mark.parametrize("priority", [None, 7])
 @pytest.mark.parametrize("durable", [None, False, True])
-def test_durable_comes_back_as_the_sender_set_it(durable: bool | None, priority: int | None) -> None:
+def test_durable_is_returned_as_the_sender_set_it(durable: bool | None, priority: int | None) -> None:
     fields = [encode_value(durable), encode_value(None if priority is None else UByte(priority))]
     payload = list_section(HEADER, fields) + Message(properties=properties(), data=[b"x"]).encode()
     incoming = read_incoming(payload, False)

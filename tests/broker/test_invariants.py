@@ -593,7 +593,7 @@ def test_whatever_happens_nothing_is_lost_or_there_twice(kind: type[Broker]) -> 
 @pytest.mark.parametrize(
     ("kind", "seed"), [*((Broker, seed) for seed in range(20)), *((OrderingBroker, seed) for seed in range(8))]
 )
-def test_whatever_happens_for_a_long_time_nothing_is_lost_or_there_twice(kind: type[Broker], seed: int) -> None:
+def test_random_operations_lose_and_duplicate_no_message(kind: type[Broker], seed: int) -> None:
     """A longer run than the state machine makes by default, in which all operations are about equally frequent."""
     chance = Random(seed)
     names = [name for name, member in vars(Broker).items() if hasattr(member, "hypothesis_stateful_rule")]

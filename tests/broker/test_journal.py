@@ -263,7 +263,9 @@ def refuse_together(bench: Bench, guilty: str) -> None:
         bench.disk.answer(StoreError("cannot hold it") if refused else None)
 
 
-def test_only_the_guilty_one_fails_and_all_are_told_in_order(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_refused_change_fails_and_callbacks_run_in_order(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in "abc":
         bench.send(name)
         bench.settle(name.upper())

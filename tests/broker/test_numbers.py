@@ -131,7 +131,7 @@ def fetch_one(world: World, number: int) -> tuple[StoredMessage, Lock]:
     return message, lock
 
 
-def test_a_deferred_message_is_had_by_its_number_only_and_the_fetch_counts() -> None:
+def test_a_deferred_message_is_received_by_its_number_only_and_counted() -> None:
     world = World()
     (number,) = deferring(world, "a")
     assert counts(world) == (0, 1, 0)
@@ -349,7 +349,7 @@ def test_a_deferred_message_can_be_deferred_in_the_dead_letter_queue() -> None:
     assert body(answers[0][0][0]) == "a"
 
 
-def test_a_deferred_message_stays_after_its_time_until_somebody_asks_for_it() -> None:
+def test_an_expired_deferred_message_stays_until_it_is_requested() -> None:
     world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True))
     queue = world.queue()
     world.send("a", ttl=10 * SECOND)

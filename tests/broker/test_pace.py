@@ -67,7 +67,7 @@ def test_work_that_is_done_during_a_rest_makes_it_longer_and_the_others_wait(clo
     assert len(done) == 4
 
 
-def test_consumers_without_a_selector_are_served_during_a_rest() -> None:
+def test_consumers_without_a_selector_are_served_during_a_pause_of_selectors() -> None:
     world = World()
     world.send(*map(str, range(20)))
 

@@ -52,7 +52,7 @@ def test_a_send_is_confirmed_only_after_its_commit() -> None:
     assert receiver.bodies == ["a"]
 
 
-def test_a_batch_is_kept_whole_or_not_at_all() -> None:
+def test_a_batch_is_stored_whole_or_not_at_all() -> None:
     store = FlakyStore()
     world = World(store=store)
     outcomes: list[BrokerError | None] = []
@@ -65,7 +65,7 @@ def test_a_batch_is_kept_whole_or_not_at_all() -> None:
     assert Receiver(world, world.queue()).bodies == ["c"]
 
 
-def test_a_full_disk_refuses_sends_while_settlements_go_through() -> None:
+def test_on_a_full_disk_sends_are_refused_and_settlements_succeed() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("a")
@@ -123,7 +123,7 @@ def test_a_settlement_that_could_not_be_stored_leaves_the_message_locked() -> No
     assert world.namespace.journal.failure is None
 
 
-def test_a_completed_message_is_gone() -> None:
+def test_a_completed_message_is_removed() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
@@ -146,7 +146,7 @@ def test_a_message_is_settled_only_once() -> None:
         world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
-def test_an_abandoned_message_comes_back_in_its_place_and_is_counted() -> None:
+def test_an_abandoned_message_returns_to_its_place_and_is_counted() -> None:
     world = World()
     world.send("a", "b", "c")
     receiver = Receiver(world, world.queue(), credit=2)
@@ -168,7 +168,7 @@ def test_abandoning_can_change_application_properties() -> None:
     assert receiver.bodies == ["a", "a"]
 
 
-def test_a_released_message_comes_back_at_once_and_uncounted() -> None:
+def test_a_released_message_is_active_at_once_and_not_counted() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue(), credit=1)
@@ -178,7 +178,7 @@ def test_a_released_message_comes_back_at_once_and_uncounted() -> None:
     assert receiver.got[1].delivery_count == 0
 
 
-def test_each_delivery_has_a_tag_of_its_own() -> None:
+def test_each_delivery_has_its_own_lock_token() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue(), credit=1)
@@ -193,7 +193,7 @@ def test_each_delivery_has_a_tag_of_its_own() -> None:
         world.queue().locks.find([first.tag])
 
 
-def test_a_lock_runs_out_and_the_message_comes_back_counted() -> None:
+def test_when_a_lock_expires_the_message_is_active_again_and_counted() -> None:
     world = World(QueueDefinition(name="q", lock_duration_ms=30 * SECOND))
     world.send("a")
     receiver = Receiver(world, world.queue())
@@ -215,7 +215,7 @@ def test_a_lock_that_has_run_out_cannot_be_used_even_before_anybody_noticed() ->
         world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
-def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
+def test_a_message_stays_locked_when_its_receiver_closes() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
@@ -227,7 +227,7 @@ def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
     assert other.got == []
 
 
-def test_a_message_delivered_too_often_goes_to_the_dead_letters() -> None:
+def test_a_message_that_was_delivered_too_often_is_dead_lettered() -> None:
     world = World(QueueDefinition(name="q", max_delivery_count=3))
     world.send("a")
     receiver = Receiver(world, world.queue())
@@ -268,7 +268,7 @@ def test_a_message_is_delivered_as_often_as_an_int32_counts(tmp_path: Path) -> N
     world.store.close()
 
 
-def test_a_dead_lettered_message_keeps_its_bytes_and_says_why() -> None:
+def test_a_dead_lettered_message_keeps_its_bytes_and_has_its_reason() -> None:
     world = World()
     world.send("a", application_properties={"mine": 7})
     receiver = Receiver(world, world.queue())
@@ -287,7 +287,7 @@ def test_a_dead_lettered_message_keeps_its_bytes_and_says_why() -> None:
     assert message.message_annotations["x-opt-deadletter-source"] == "q"
 
 
-def test_dead_letters_keep_their_order_and_stay_however_often_they_are_given_back() -> None:
+def test_dead_letters_keep_their_order_and_stay_however_often_they_are_abandoned() -> None:
     world = World(QueueDefinition(name="q", max_delivery_count=1))
     world.send("a", "b", "c")
     receiver = Receiver(world, world.queue())
@@ -329,7 +329,7 @@ def test_a_dead_letter_reason_has_a_length_limit() -> None:
     world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
-def test_a_deferred_message_is_not_received_any_more() -> None:
+def test_a_deferred_message_is_no_longer_delivered() -> None:
     world = World()
     world.send("a", "b")
     receiver = Receiver(world, world.queue(), credit=1)
@@ -342,7 +342,7 @@ def test_a_deferred_message_is_not_received_any_more() -> None:
     assert (counters.active, counters.deferred) == (1, 1)
 
 
-def test_received_and_deleted_is_delivered_when_it_is_gone() -> None:
+def test_with_receive_and_delete_a_message_is_delivered_after_its_removal() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("a")
@@ -400,7 +400,7 @@ def test_competing_receivers_take_turns() -> None:
     assert [len(receiver.got) for receiver in receivers] == [4, 4, 3]
 
 
-def test_competing_receivers_of_a_long_queue_get_neighbours_and_as_many() -> None:
+def test_competing_receivers_of_a_long_queue_get_adjacent_messages_in_equal_shares() -> None:
     world = World()
     world.send(*(str(number) for number in range(303)))
     receivers = [Receiver(world, world.queue(), credit=0) for _ in range(3)]
@@ -413,7 +413,7 @@ def test_competing_receivers_of_a_long_queue_get_neighbours_and_as_many() -> Non
     assert receivers[1].bodies[0] == str(TURN_MESSAGES)
 
 
-def test_a_receiver_without_credit_does_not_hold_up_the_others() -> None:
+def test_a_receiver_without_credit_does_not_delay_other_receivers() -> None:
     world = World()
     full = Receiver(world, world.queue(), credit=1)
     other = Receiver(world, world.queue())
@@ -431,7 +431,7 @@ def test_an_expired_message_is_dropped() -> None:
     assert Receiver(world, world.queue()).bodies == ["long"]
 
 
-def test_an_expired_message_goes_to_the_dead_letters_where_the_queue_says_so() -> None:
+def test_an_expired_message_is_dead_lettered_if_the_queue_is_configured_so() -> None:
     world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True))
     world.send("a", header=Header(ttl=5000))
     world.advance(5000)
@@ -445,7 +445,7 @@ def test_an_expired_message_goes_to_the_dead_letters_where_the_queue_says_so() -
     assert world.queue("q/$deadletterqueue").counters.active == 1
 
 
-def test_the_entity_caps_the_time_to_live() -> None:
+def test_the_entity_limits_the_time_to_live() -> None:
     world = World(QueueDefinition(name="q", default_message_ttl_ms=10 * SECOND))
     world.send("default")
     world.send("longer", header=Header(ttl=60 * SECOND))
@@ -462,7 +462,7 @@ def test_the_entity_caps_the_time_to_live() -> None:
     assert world.queue().counters.active == 1
 
 
-def test_a_locked_message_does_not_expire_before_it_is_given_back() -> None:
+def test_a_locked_message_does_not_expire_before_its_lock_ends() -> None:
     world = World()
     world.send("a", "b", header=Header(ttl=5000))
     receiver = Receiver(world, world.queue(), credit=2)
@@ -475,7 +475,7 @@ def test_a_locked_message_does_not_expire_before_it_is_given_back() -> None:
     assert world.queue().counters.active == 0
 
 
-def test_everything_is_there_after_a_restart() -> None:
+def test_all_data_survives_a_restart() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("a", "b", "c", "d")
@@ -493,7 +493,7 @@ def test_everything_is_there_after_a_restart() -> None:
         again.queue().locks.find([receiver.locks[2].tag])
 
 
-def test_numbers_are_never_used_again_even_when_everything_was_received() -> None:
+def test_sequence_numbers_are_never_reused() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("a", "b")
@@ -513,7 +513,7 @@ def test_expiry_goes_on_after_a_restart() -> None:
     assert again.queue().counters.active == 0
 
 
-def test_a_backlog_larger_than_the_window_comes_out_whole_and_in_order() -> None:
+def test_a_backlog_larger_than_the_window_is_delivered_completely_and_in_order() -> None:
     world = World()
     count = WINDOW_MESSAGES + 2 * PAGE_MESSAGES + 17
     queue = world.queue()
@@ -543,7 +543,7 @@ def test_a_full_queue_refuses_messages() -> None:
     assert world.send("room again") == [None]
 
 
-def test_a_queue_that_does_not_take_messages_says_so() -> None:
+def test_a_queue_that_is_disabled_for_sending_refuses_messages() -> None:
     world = World(QueueDefinition(name="q", status="SendDisabled"), QueueDefinition(name="r", status="ReceiveDisabled"))
     with pytest.raises(EntityDisabled):
         world.send("a")
@@ -552,7 +552,7 @@ def test_a_queue_that_does_not_take_messages_says_so() -> None:
         world.queue("r").check_receiving()
 
 
-def test_nobody_sends_to_a_dead_letter_queue() -> None:
+def test_sending_to_a_dead_letter_queue_is_refused() -> None:
     world = World()
     with pytest.raises(OperationNotAllowed):
         world.send("a", to="q/$deadletterqueue")
@@ -564,6 +564,6 @@ def test_a_session_queue_refuses_a_message_without_a_session_id() -> None:
         world.send("a")
 
 
-def test_names_are_found_in_any_case_and_keep_their_spelling() -> None:
+def test_names_are_case_insensitive_and_keep_their_spelling() -> None:
     world = World(QueueDefinition(name="Orders/In-1.x~y_z"))
     assert world.queue("ORDERS/in-1.X~Y_Z").path == "Orders/In-1.x~y_z"

@@ -57,7 +57,7 @@ def counts(world: World, path: str = "q") -> tuple[int, int]:
 # --- becoming due ---
 
 
-def test_a_scheduled_message_comes_when_it_is_due_and_not_before() -> None:
+def test_a_scheduled_message_is_delivered_when_it_is_due_and_not_before() -> None:
     world = World()
     schedule(world, "a", after=MINUTE)
     receiver = Receiver(world, world.queue())
@@ -69,7 +69,7 @@ def test_a_scheduled_message_comes_when_it_is_due_and_not_before() -> None:
     assert counts(world) == (1, 0)
 
 
-def test_an_enqueued_message_has_a_new_number_and_the_time_it_was_meant_for() -> None:
+def test_an_enqueued_message_has_a_new_number_and_its_scheduled_time() -> None:
     world = World()
     due = world.clock() + MINUTE
     (number,) = schedule(world, "a")
@@ -160,7 +160,7 @@ def test_a_time_to_live_beyond_all_times_lasts_until_the_end_of_time(after: int)
     assert Receiver(world, world.queue()).bodies == ["a"]
 
 
-def test_messages_that_fell_due_while_the_broker_was_down_are_enqueued_in_order() -> None:
+def test_messages_that_became_due_while_the_broker_was_stopped_are_enqueued_in_order() -> None:
     world = World()
     schedule(world, "b", after=2 * MINUTE)
     schedule(world, "a", after=MINUTE)
@@ -248,7 +248,7 @@ def test_a_message_that_becomes_due_while_others_are_being_enqueued_comes_too() 
 # --- cancelling ---
 
 
-def test_a_cancelled_message_never_comes() -> None:
+def test_a_cancelled_message_is_never_delivered() -> None:
     world = World()
     first, second = schedule(world, "a", "b")
     assert cancel(world, first) is None

@@ -73,7 +73,7 @@ def test_it_takes_no_more_than_its_credit_and_goes_on_where_it_was(either: World
     check(either)
 
 
-def test_each_message_is_looked_at_once_however_often_something_happens(either: World) -> None:
+def test_a_selector_is_evaluated_once_for_each_message(either: World) -> None:
     selector = BodySelector(lambda text: text in ("1500", "1501"))
     selecting = SelectingReceiver(either, either.queue(), selector)
     for number in range(1000, 1600):
@@ -85,7 +85,7 @@ def test_each_message_is_looked_at_once_however_often_something_happens(either: 
 
 
 @pytest.mark.parametrize("how", ["abandon", "release", "expire"])
-def test_what_comes_back_is_looked_at_once_more_by_those_who_passed_it(either: World, how: str) -> None:
+def test_a_selector_is_evaluated_again_for_a_message_that_becomes_active_again(either: World, how: str) -> None:
     queue = either.queue()
     other = Receiver(either, queue, credit=4)
     assert other.bodies == numbers(0, 1, 2, 3)
@@ -235,7 +235,7 @@ def test_a_drain_is_answered_when_all_was_looked_at(either: World) -> None:
     assert selecting.starvations > 0
 
 
-def test_the_work_of_a_turn_is_bounded(world: World) -> None:
+def test_the_evaluations_in_one_turn_are_limited(world: World) -> None:
     world.send(*numbers(*range(100)))
     turns: list[int] = []
     selector = BodySelector(lambda text: False, cost=TURN_WORK // 8)

@@ -37,7 +37,7 @@ def either(request: pytest.FixtureRequest) -> World:
     return world if request.param == "in memory" else world.restarted()
 
 
-def test_a_holder_gets_what_it_selects_of_its_session_in_order(either: World) -> None:
+def test_a_session_receiver_with_a_selector_gets_matching_messages_in_order(either: World) -> None:
     holder = SessionReceiver(either, "one", selector=BodySelector(even))
     assert holder.bodies == numbers(*range(0, 500, 2))
     assert {message.session_id for message in holder.got} == {"one"}
@@ -157,7 +157,7 @@ def test_expired_messages_are_not_given_out() -> None:
     check(world)
 
 
-def test_the_work_of_a_turn_is_bounded() -> None:
+def test_the_evaluations_in_one_turn_are_limited() -> None:
     world = new_world()
     world.send(*numbers(*range(20)), to="s", session_id="one")
     selector = BodySelector(even, cost=TURN_WORK)

@@ -14,7 +14,7 @@ from peeklock.store.base import Changes, StoreError
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_none_is_settled_when_one_lock_has_run_out(verdict: Verdict) -> None:
+def test_none_is_settled_when_one_lock_has_expired(verdict: Verdict) -> None:
     world = World(QueueDefinition(name="q", lock_duration_ms=MINUTE))
     queue = world.queue()
     world.send("early")
@@ -124,7 +124,7 @@ def test_many_locks_are_renewed_to_one_moment_or_not_at_all() -> None:
         queue.settlements.complete(late, lambda error: None)
 
 
-def test_deferred_messages_are_not_fetched_when_the_session_passed_to_another_receiver_meanwhile() -> None:
+def test_deferred_messages_are_not_fetched_after_the_session_passed_to_another_receiver() -> None:
     store = FlakyStore()
     world = World(session_queue(), store=store)
     queue = world.sessions()

@@ -369,7 +369,7 @@ def test_nobody_sees_a_copy_before_it_is_stored() -> None:
     assert [receiver.bodies for receiver in receivers] == [["one"], ["one"]]
 
 
-def test_a_batch_is_taken_whole_or_not_at_all() -> None:
+def test_a_batch_is_accepted_whole_or_not_at_all() -> None:
     store = FlakyStore()
     world = World(topic("t", "a", "b"), store=store)
     store.fails = lambda changes: StoreError("not now") if len(changes.appends) == 6 else None
@@ -795,12 +795,12 @@ def test_a_topic_that_is_disabled_takes_nothing() -> None:
         world.send("1", to="t")
 
 
-def test_nobody_receives_from_a_topic() -> None:
+def test_receiving_from_a_topic_is_refused() -> None:
     with pytest.raises(OperationNotAllowed, match="is a topic"):
         World(topic("t", "a")).queue("t")
 
 
-def test_nobody_sends_to_a_subscription() -> None:
+def test_sending_to_a_subscription_is_refused() -> None:
     world = World(topic("t", "a"))
     with pytest.raises(OperationNotAllowed, match="send to its topic"):
         world.send("1", to="t/Subscriptions/a")

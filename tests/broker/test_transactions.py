@@ -550,7 +550,7 @@ def test_properties_that_settlements_add_are_held_too() -> None:
     assert connection.transactions.memory.used == 0
 
 
-def test_of_many_connections_that_hold_much_others_are_not_refused() -> None:
+def test_connections_that_use_much_memory_do_not_exclude_other_clients() -> None:
     world = World()
     accounts = transaction_accounts()
     greedy = [Connection(world, accounts, "root") for _ in range(8)]

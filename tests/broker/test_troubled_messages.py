@@ -56,7 +56,7 @@ def reason(message: StoredMessage) -> tuple[str, str]:
 # --- what the store does not take ---
 
 
-def test_a_message_that_the_store_does_not_take_is_its_senders_trouble() -> None:
+def test_a_message_that_the_store_refuses_affects_only_its_sender() -> None:
     store = FlakyStore()
     world = World(QueueDefinition(name="q"), QueueDefinition(name="other", max_delivery_count=1), store=store)
     world.send("to be dead-lettered", to="other")
@@ -110,7 +110,7 @@ def test_an_annotation_that_cannot_be_decoded_does_not_keep_a_message_from_being
     world.check()
 
 
-def test_a_message_that_the_broker_fails_at_is_set_aside_and_the_others_are_forwarded() -> None:
+def test_a_message_that_cannot_be_forwarded_is_dead_lettered_and_other_messages_are_forwarded() -> None:
     world = forwarding()
     for text, annex in (("one", None), ("poison", NO_ANNEX), ("two", None)):
         world.queue("q").send([unread(text, annex)], lambda error: None)
@@ -161,7 +161,7 @@ def test_what_the_store_takes_nowhere_stays_and_the_others_are_forwarded() -> No
 # --- expiry ---
 
 
-def test_an_expired_message_that_cannot_be_read_is_a_dead_letter_and_the_others_too() -> None:
+def test_an_expired_message_that_cannot_be_read_is_dead_lettered_like_other_messages() -> None:
     world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True))
     for text, annex in (("one", None), ("poison", NO_ANNEX), ("two", None)):
         world.queue("q").send([unread(text, annex, ttl=10 * SECOND)], lambda error: None)
@@ -193,7 +193,7 @@ def test_an_expiry_that_the_store_does_not_take_keeps_no_other_from_expiring() -
 # --- scheduled messages ---
 
 
-def test_a_message_that_cannot_be_enqueued_when_it_is_due_is_a_dead_letter_and_the_others_are_enqueued() -> None:
+def test_a_due_message_that_cannot_be_enqueued_is_dead_lettered_and_other_messages_are_enqueued() -> None:
     world = World()
     due = world.clock() + MINUTE
     for text, annex in (("one", None), ("poison", NO_ANNEX), ("two", None)):
@@ -236,7 +236,7 @@ def troubled() -> bytes:
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_rule_that_fails_in_another_way_than_it_may_is_one_copys_trouble(later: bool) -> None:
+def test_an_unexpected_failure_of_a_rule_affects_one_copy_only(later: bool) -> None:
     world = World(topic("t", subscription("acting", sql("act", "1=1", "SET new = 1")), "all"))
     message = read_incoming(troubled(), False)
     if later:

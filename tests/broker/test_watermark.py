@@ -115,7 +115,7 @@ def test_a_disk_that_cannot_be_asked_changes_nothing() -> None:
 # --- what is refused, and what goes on ---
 
 
-def test_all_that_grows_the_store_is_refused() -> None:
+def test_operations_that_grow_the_store_are_refused() -> None:
     world = World(QueueDefinition(name="q"), topic("t", "s"))
     watched(world, Disk(free=0))
     transaction = new_transaction(world)
@@ -129,7 +129,7 @@ def test_all_that_grows_the_store_is_refused() -> None:
     world.check()
 
 
-def test_receiving_settling_moving_and_deleting_go_on() -> None:
+def test_receiving_settling_moving_and_deleting_continue() -> None:
     world = World(
         QueueDefinition(name="q"), QueueDefinition(name="source", forward_to="target"), QueueDefinition(name="target")
     )

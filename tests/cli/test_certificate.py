@@ -40,7 +40,7 @@ def printed(folder: Path, *arguments: str) -> Path:
     return path
 
 
-def test_a_client_that_trusts_what_it_prints_connects(served: ServedBroker, tmp_path: Path) -> None:
+def test_a_client_that_trusts_the_printed_certificate_connects(served: ServedBroker, tmp_path: Path) -> None:
     authority = printed(tmp_path, "--data", str(served.data))
     assert authority == served.authority
     client = RawClient(dial_tls(served.port, authority))

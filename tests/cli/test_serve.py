@@ -164,7 +164,7 @@ def test_bodies_tokens_and_keys_are_not_logged(serve: Serve) -> None:
 # --- what it is told ---
 
 
-def test_the_config_file_gives_the_queues_and_those_in_the_store_stay(serve: Serve, tmp_path: Path) -> None:
+def test_queues_missing_in_the_config_file_stay_in_the_store(serve: Serve, tmp_path: Path) -> None:
     first = serve("--config", config(tmp_path, "orders"))
     client = RawClient.opened(first.port)
     client.send(client.sender("orders"), b"kept")
@@ -217,11 +217,11 @@ def test_the_profile_sets_the_limits(serve: Serve) -> None:
     client.send(client.sender(), bytes(1_000_000))
 
 
-def test_a_host_that_others_can_reach_needs_a_key_of_its_own(tmp_path: Path) -> None:
+def test_an_address_other_than_loopback_requires_its_own_key(tmp_path: Path) -> None:
     assert "--insecure-default-key" in refusal(tmp_path, "--host", "0.0.0.0")
 
 
-def test_the_well_known_key_can_be_allowed_to_others(serve: Serve) -> None:
+def test_the_well_known_key_can_be_allowed_on_other_addresses(serve: Serve) -> None:
     broker = serve("--host", "0.0.0.0", "--insecure-default-key")
     assert broker.connection_string.startswith("Endpoint=sb://127.0.0.1:")
     assert health(broker.port)[0] == 200
@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert "file/data cannot be created: Not a directory" in refusal(tmp_path, "--data", "file/data")
 
 
-def test_a_folder_that_a_running_broker_holds_is_refused(serve: Serve, tmp_path: Path) -> None:
+def test_a_folder_that_a_running_broker_uses_is_refused(serve: Serve, tmp_path: Path) -> None:
     broker = serve()
     sentence = refusal(tmp_path, "--data", str(broker.data))
     assert sentence == f"The data folder {broker.data} is in use by process {broker.process.pid}."
@@ -315,9 +315,7 @@ def test_the_version_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_and_what_was_accepted_is_there_at_the_next_start(
-    serve: Serve, number: signal.Signals
-) -> None:
+def test_messages_accepted_before_a_signal_are_there_after_the_next_start(serve: Serve, number: signal.Signals) -> None:
     broker = serve()
     client = RawClient.opened(broker.port)
     link = client.sender()
@@ -431,9 +429,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], None]]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(
-    small_disk: Callable[[int], None], serve: Serve
-) -> None:
+def test_a_full_disk_refuses_only_sends_until_there_is_room(small_disk: Callable[[int], None], serve: Serve) -> None:
     broker = serve("--disk-free-low", "0")
     with (
         ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client,

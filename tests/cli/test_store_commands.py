@@ -109,7 +109,7 @@ def flip(folder: Path, content: bytes) -> None:
     file.write_bytes(changed)
 
 
-def test_a_folder_with_messages_in_every_state_is_sound(data: Path) -> None:
+def test_a_folder_with_messages_in_every_state_passes_the_check(data: Path) -> None:
     found = as_json("check", "--data", data)
     assert (found["sound"], found["findings"]) == (True, [])
     assert found["messages"] > 20
@@ -129,7 +129,7 @@ def test_a_folder_is_described_in_a_table_and_as_json(data: Path) -> None:
     assert "log bytes" in output
 
 
-def test_a_damaged_message_is_found_set_aside_and_the_rest_goes_on(data: Path, tmp_path: Path) -> None:
+def test_a_damaged_message_is_found_and_moved_to_a_file_and_the_broker_continues(data: Path, tmp_path: Path) -> None:
     flip(data, b"plain 5")
     (found,) = as_json("check", "--data", data, code=7)["findings"]
     assert (found["kind"], found["path"], found["sequence_number"]) == ("message", "plain", 6)
@@ -188,9 +188,7 @@ def test_a_backup_is_made_while_the_broker_runs_and_is_restored_elsewhere(data: 
     assert as_json("check", "--data", data)["sound"]
 
 
-def test_damage_in_a_backup_is_told_when_it_is_made_and_keeps_it_from_being_restored(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_backup_is_reported_and_cannot_be_restored(data: Path, tmp_path: Path) -> None:
     flip(data, b"plain 5")
     assert "and so is the copy" in run("backup", tmp_path / "backup", "--data", data, code=7)[1]
     run("backup", tmp_path / "unchecked", "--data", data, "--no-verify")

@@ -144,7 +144,7 @@ def peek(connection_string: str) -> list[str]:
     return found
 
 
-def test_a_backup_of_a_broker_under_load_that_is_killed_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_backup_of_a_killed_broker_under_load_has_every_acknowledged_change(tmp_path: Path) -> None:
     broker = ServedBroker(tmp_path)
     load = Load(broker.connection_string)
     try:

@@ -61,7 +61,7 @@ def health(broker: ServedBroker) -> dict[str, str]:
         return answer
 
 
-def test_a_damaged_message_is_reported_and_never_delivered_and_the_queue_goes_on(broker: ServedBroker) -> None:
+def test_a_damaged_message_is_reported_and_never_delivered_and_the_queue_continues(broker: ServedBroker) -> None:
     send(broker, BODIES)
     broker.stop()
     flip(broker, b"second message")
@@ -80,7 +80,7 @@ def test_a_damaged_message_is_reported_and_never_delivered_and_the_queue_goes_on
     assert receive(broker) == ["fourth message"]
 
 
-def test_an_acknowledged_commit_that_cannot_be_read_stops_the_start_and_changes_nothing(broker: ServedBroker) -> None:
+def test_an_unreadable_acknowledged_commit_stops_the_start_and_changes_nothing(broker: ServedBroker) -> None:
     send(broker, BODIES)
     broker.kill()
     flip(broker, b"third message", in_head=True)

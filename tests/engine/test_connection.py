@@ -54,7 +54,7 @@ def test_both_sides_see_what_the_other_offers() -> None:
 @pytest.mark.parametrize(
     ("theirs", "answered"), [(512, 65536), (65535, 65536), (65536, 65536), (70000, 70000), (1 << 20, 262144)]
 )
-def test_an_open_is_answered_with_no_larger_frames_than_its_sender_takes(theirs: int, answered: int) -> None:
+def test_an_open_is_answered_with_a_frame_size_of_at_most_the_clients(theirs: int, answered: int) -> None:
     pair = Pair.opened(Settings(container_id="c", max_frame_size=theirs), Settings(container_id="s"))
     (to_client,) = only(ConnectionOpened, pair.client_events)
     assert to_client.open.max_frame_size == answered

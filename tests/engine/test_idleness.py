@@ -25,7 +25,7 @@ def opened(engine_idle: int | None, peer_idle: int | None) -> Peer:
     return peer
 
 
-def test_a_heartbeat_goes_out_before_half_of_the_peers_time_out_has_passed() -> None:
+def test_a_heartbeat_is_sent_before_half_of_the_peers_time_out() -> None:
     peer = opened(None, 8000)
     peer.engine.tick(100.0)
     assert peer.engine.take_output() == []

@@ -173,7 +173,7 @@ def test_a_transfer_before_the_link_was_accepted_never_becomes_a_delivery() -> N
 @pytest.mark.parametrize(
     "fields", [{"unsettled": {b"tag": None}}, {"incomplete_unsettled": True}], ids=["unsettled", "incomplete"]
 )
-def test_resuming_a_link_is_refused_without_troubling_the_owner(fields: dict[str, Any]) -> None:
+def test_resuming_a_link_is_refused_without_an_event(fields: dict[str, Any]) -> None:
     peer = Peer()
     peer.begin()
     peer.answers()

@@ -102,7 +102,7 @@ def test_a_token_is_accepted_for_an_entity_and_what_is_below_it(audience: str, w
         ("dir/deep", "dir/deep"),
     ],
 )
-def test_a_good_token_for_an_entity_that_is_not_there_is_answered_404(audience: str, said: str, world: World) -> None:
+def test_a_valid_token_for_an_unknown_entity_is_answered_404(audience: str, said: str, world: World) -> None:
     answer = UnauthenticatedClient(world).put(audience)
     assert answer == {
         "status-code": Int(404),
@@ -150,7 +150,7 @@ def test_a_404_costs_a_client_none_of_its_rights(world: World) -> None:
     ],
     ids=str,
 )
-def test_without_a_good_token_what_is_there_and_what_is_not_are_told_in_the_same_words(
+def test_without_a_valid_token_known_and_unknown_entities_get_the_same_error(
     token: dict[str, Any], world: World
 ) -> None:
     client = UnauthenticatedClient(world)
@@ -159,7 +159,7 @@ def test_without_a_good_token_what_is_there_and_what_is_not_are_told_in_the_same
     assert answers == [answers[0]] * 4
 
 
-def test_the_owner_of_one_entity_does_not_learn_which_others_are_below_its_name(world: World) -> None:
+def test_a_key_of_one_entity_does_not_reveal_entities_below_its_name(world: World) -> None:
     client = UnauthenticatedClient(world)
     own = client.token("mine", "own", "own-key")
     answers = [client.put(audience, own) for audience in ("mine/theirs", "mine/nothing", "mine/nothing/$management")]

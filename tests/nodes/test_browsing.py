@@ -84,7 +84,7 @@ def counts(world: World, path: str = "q") -> tuple[int, int, list[int]]:
     )
 
 
-def test_a_browser_is_shown_all_messages_in_order_and_nothing_becomes_of_them(world: World) -> None:
+def test_a_browser_gets_all_messages_in_order_and_they_are_unchanged(world: World) -> None:
     world.send("one", "two", "three")
     before = counts(world)
     browser = Browsing(world)
@@ -94,7 +94,7 @@ def test_a_browser_is_shown_all_messages_in_order_and_nothing_becomes_of_them(wo
     world.check()
 
 
-def test_what_is_shown_says_its_number_time_and_state(world: World) -> None:
+def test_a_browsed_message_has_its_number_time_and_state(world: World) -> None:
     world.send("one")
     world.send("later", at=world.clock() + 60_000)
     first, second = Browsing(world).messages()
@@ -108,7 +108,7 @@ def test_what_is_shown_says_its_number_time_and_state(world: World) -> None:
     assert first.delivery_annotations is None
 
 
-def test_locked_and_deferred_messages_are_shown_too(world: World) -> None:
+def test_locked_and_deferred_messages_are_browsed_too(world: World) -> None:
     world.send("one", "two")
     consumer = Consumer(world, world.queue(), credit=2)
     world.settle(world.queue().settlements.defer, consumer.locks[1])
@@ -152,7 +152,7 @@ def test_messages_are_sent_settled_unless_the_client_wants_to_settle(world: Worl
     ],
 )
 @pytest.mark.parametrize("settled", [True, False])
-def test_whatever_a_client_says_of_a_message_changes_nothing(world: World, state: Any, settled: bool) -> None:
+def test_outcomes_from_a_browser_have_no_effect(world: World, state: Any, settled: bool) -> None:
     world.send("one", "two")
     browser = Browsing(world, mode=UNSETTLED)
     assert browser.bodies() == ["one", "two"]
@@ -188,7 +188,7 @@ def test_a_drain_of_an_empty_queue_is_answered_at_once_and_again(world: World) -
     assert len(browser.drained) == 1
 
 
-def test_what_comes_later_is_shown_as_long_as_there_is_credit(world: World) -> None:
+def test_messages_that_arrive_later_are_browsed_while_there_is_credit(world: World) -> None:
     world.send("one")
     browser = Browsing(world, credit=3)
     assert browser.bodies() == ["one"]
@@ -234,7 +234,7 @@ def test_a_long_queue_is_read_by_pages_each_no_longer_than_the_credit(world: Wor
     assert store.reads == reads + 5, "three more pages, and one that says that nothing follows"
 
 
-def test_a_client_that_cannot_take_more_holds_one_page_which_is_counted(world: World) -> None:
+def test_a_client_that_does_not_read_uses_memory_for_one_page_which_is_counted(world: World) -> None:
     world.send(*[f"{number}" + "x" * 10_000 for number in range(100)])
     browser = Browsing(world, credit=0)
     window = Flow(next_incoming_id=0, incoming_window=2, next_outgoing_id=0, outgoing_window=1 << 20)
@@ -294,7 +294,7 @@ def test_a_client_that_settles_nothing_is_shown_more_when_it_does(world: World) 
     assert shown == texts
 
 
-def test_an_entity_with_sessions_shows_all_of_them_in_order(world: World) -> None:
+def test_browsing_an_entity_with_sessions_returns_all_sessions_in_order(world: World) -> None:
     for number in range(4):
         world.send(f"m{number}", to="s", session_id="ab"[number % 2])
     assert Browsing(world, "s").bodies() == ["m0", "m1", "m2", "m3"]
@@ -303,7 +303,7 @@ def test_an_entity_with_sessions_shows_all_of_them_in_order(world: World) -> Non
 
 
 @pytest.mark.parametrize("described", [False, True])
-def test_one_session_is_shown_whoever_holds_it(world: World, described: bool) -> None:
+def test_a_session_can_be_browsed_while_a_receiver_has_it_locked(world: World, described: bool) -> None:
     for number in range(4):
         world.send(f"m{number}", to="s", session_id="ab"[number % 2])
     holder = Wire(world)
@@ -327,7 +327,7 @@ def test_one_session_is_shown_whoever_holds_it(world: World, described: bool) ->
         (6, []),
     ],
 )
-def test_a_browser_begins_at_the_number_that_it_asks_for(world: World, number: Any, shown: list[str]) -> None:
+def test_a_browser_begins_at_the_requested_sequence_number(world: World, number: Any, shown: list[str]) -> None:
     world.send("m1", "m2", "m3", "m4")
     browser = Browsing(world, filter={FIRST_NUMBER: number})
     assert browser.attach.source.filter == ({} if number is None else {FIRST_NUMBER: number})
@@ -337,7 +337,7 @@ def test_a_browser_begins_at_the_number_that_it_asks_for(world: World, number: A
     assert counts(world) == (6, 0, [0] * 6)
 
 
-def test_one_session_is_shown_from_a_number(world: World) -> None:
+def test_browsing_one_session_begins_at_the_requested_sequence_number(world: World) -> None:
     for number in range(1, 7):
         world.send(f"m{number}", to="s", session_id="ab"[number % 2])
     browser = Browsing(world, "s", filter={SESSION_FILTER: "a", FIRST_NUMBER: 3})
@@ -352,7 +352,7 @@ def test_a_number_to_begin_with_has_no_effect_on_a_link_that_consumes(world: Wor
     assert receiving.bodies() == ["m1", "m2"]
 
 
-def test_dead_letters_and_subscriptions_are_shown(world: World) -> None:
+def test_dead_letters_and_subscriptions_can_be_browsed(world: World) -> None:
     world.send("to all", to="t")
     assert Browsing(world, "t/subscriptions/sub").bodies() == ["to all"]
     world.send("letter")

@@ -455,7 +455,7 @@ def test_who_receives_dead_letters_is_detached_when_they_are_forwarded(
 # --- what does not go with the entity ---
 
 
-def test_nobody_sends_to_a_subscription(broker: BrokerThread, connection: Connection) -> None:
+def test_sending_to_a_subscription_is_refused(broker: BrokerThread, connection: Connection) -> None:
     failure = refusal(lambda: connection.sender(SUBSCRIPTION))
     assert failure.condition == NOT_ALLOWED
     assert "send to its topic" in failure.description
@@ -475,7 +475,7 @@ def test_nobody_sends_to_a_sub_queue(path: str, suffix: str, connection: Connect
 
 
 @pytest.mark.parametrize("filter", [None, {Symbol("com.microsoft:session-filter"): "s"}])
-def test_nobody_receives_from_a_topic(filter: Any, connection: Connection) -> None:
+def test_receiving_from_a_topic_is_refused(filter: Any, connection: Connection) -> None:
     failure = refusal(lambda: connection.receiver("topic", filter=filter))
     assert failure.condition == NOT_ALLOWED
     assert "subscriptions" in failure.description

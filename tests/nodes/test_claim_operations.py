@@ -92,7 +92,7 @@ def test_a_claim_is_answered_with_ranges_and_their_types(
     claimer.nothing()
 
 
-def test_a_repeated_request_is_answered_alike_also_on_another_connection(
+def test_a_repeated_request_gets_the_same_answer_also_on_another_connection(
     broker: BrokerThread, connection: Connection, claimer: Claimer
 ) -> None:
     fill(connection, 5)
@@ -105,7 +105,7 @@ def test_a_repeated_request_is_answered_alike_also_on_another_connection(
         assert again.claim(3, id) == answer
 
 
-def test_what_is_claimed_is_read_as_it_is_peeked(connection: Connection, claimer: Claimer) -> None:
+def test_a_packed_read_returns_claimed_messages_as_peeking_does(connection: Connection, claimer: Claimer) -> None:
     fill(connection, 5)
     claimer.claim(3)
     messages, answer = claimer.read([1, 2, 4, 9])
@@ -121,7 +121,9 @@ def test_what_is_claimed_is_read_as_it_is_peeked(connection: Connection, claimer
 
 
 @pytest.mark.parametrize("count", [5, 200])
-def test_what_does_not_fit_is_to_be_asked_for_again(connection: Connection, claimer: Claimer, count: int) -> None:
+def test_messages_beyond_the_size_of_a_page_must_be_requested_again(
+    connection: Connection, claimer: Claimer, count: int
+) -> None:
     fill(connection, count)
     numbers: list[bytes] = []
     first, asked = 1, 0
@@ -189,7 +191,7 @@ def test_claims_are_listed_with_their_names_the_oldest_first(connection: Connect
     assert (page["skip"], [each["claim-id"] for each in page["claims"]]) == (2, [second])
 
 
-def test_a_name_is_in_use_until_its_connection_is_gone(broker: BrokerThread, connection: Connection) -> None:
+def test_a_claim_name_is_in_use_until_its_connection_ends(broker: BrokerThread, connection: Connection) -> None:
     fill(connection, 3)
     mine = Claimer(connection)
     with connect(broker.connection_string, timeout=20) as other:
@@ -266,7 +268,7 @@ def test_a_bad_request_names_what_is_wrong(
     assert named in text
 
 
-def test_claims_last_through_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_claims_survive_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = BrokerThread(data=tmp_path)
     id = uuid4()
     with connect(broker.connection_string, timeout=20) as connection:

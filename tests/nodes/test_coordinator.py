@@ -362,7 +362,7 @@ def state_of(broker: BrokerThread) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_settlement_is_done_when_it_is_committed(client: Client, broker: BrokerThread, outcome: str) -> None:
+def test_a_settlement_takes_effect_at_the_commit(client: Client, broker: BrokerThread, outcome: str) -> None:
     state, after = OUTCOMES[outcome]
     client.send("a")
     receiver = client.connection.receiver("queue", credit=1)
@@ -474,7 +474,7 @@ def test_a_reason_that_is_too_long_is_refused_before_the_commit(client: Client, 
     assert state_of(broker) == {"active": 1}
 
 
-def test_a_lock_that_runs_out_before_the_commit_undoes_everything(client: Client, broker: BrokerThread) -> None:
+def test_a_lock_that_expires_before_the_commit_rolls_back_the_transaction(client: Client, broker: BrokerThread) -> None:
     client.send("a", "b")
     receiver = client.connection.receiver("queue")
     messages = receiver.receive(2)
@@ -893,7 +893,7 @@ def test_a_transaction_takes_a_hundred_messages(client: Client, broker: BrokerTh
     assert broker.counters().active == MAX_TRANSACTION_MESSAGES - 1
 
 
-def test_a_transaction_takes_no_more_than_a_hundred_messages(client: Client, broker: BrokerThread) -> None:
+def test_a_transaction_has_at_most_a_hundred_messages(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
     client.send(*["x"] * MAX_TRANSACTION_MESSAGES, within=transaction)
     assert refused_send(client, to="queue", within=transaction) == Condition.RESOURCE_LIMIT_EXCEEDED
@@ -982,7 +982,7 @@ def test_a_commit_that_the_store_refuses_undoes_everything(start_broker: StartBr
     client.connection.close()
 
 
-def test_committed_transactions_are_there_after_a_power_cut_and_open_ones_are_not(served: ServedBroker) -> None:
+def test_committed_transactions_survive_a_power_cut_and_open_ones_do_not(served: ServedBroker) -> None:
     client = Client(served)
     committed, open_one = client.declare(), client.declare()
     client.send("a", "b", within=committed)

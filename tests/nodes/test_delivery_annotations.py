@@ -11,7 +11,7 @@ from peeklock.amqp.types import Array, Symbol
 from peeklock.client import Connection, ReceiveMode
 
 
-def test_the_lock_token_in_the_delivery_annotations_is_the_one_that_requests_take(
+def test_the_lock_token_in_the_delivery_annotations_works_in_requests(
     connection: Connection, management: Management
 ) -> None:
     send(connection, b"one")
@@ -26,7 +26,7 @@ def test_the_lock_token_in_the_delivery_annotations_is_the_one_that_requests_tak
     assert management.peek() == []
 
 
-def test_what_the_sender_said_to_the_next_hop_arrives_in_every_mode(connection: Connection) -> None:
+def test_delivery_annotations_of_the_sender_arrive_in_every_mode(connection: Connection) -> None:
     annotations = {Symbol("mine"): "yes"}
     connection.sender("queue").send(Message(delivery_annotations=annotations, data=[b"x"]))
     receiver = connection.receiver("queue")

@@ -255,7 +255,7 @@ MESSAGES: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_value_in_a_message_is_accepted_or_rejected_and_stays_one_messages_trouble(name: str, world: World) -> None:
+def test_a_value_in_a_message_is_accepted_or_rejects_only_that_message(name: str, world: World) -> None:
     build = MESSAGES[name]
     wire = Wire(world)
     format = 0x80013700 if name == "a message of a batch" else None
@@ -651,7 +651,7 @@ OUTCOMES: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_a_value_in_an_outcome_settles_the_message_or_says_what_is_wrong(name: str, world: World) -> None:
+def test_a_value_in_an_outcome_settles_the_message_or_returns_an_error(name: str, world: World) -> None:
     for which, value in VALUES.items():
         world.send("one", to="plain")
         wire = Wire(world)
@@ -847,7 +847,7 @@ def send_performative(wire: Wire, name: str, index: int, value: bytes) -> None:
 
 
 @pytest.mark.parametrize(("name", "index", "field_name"), FIELDS, ids=[f"{name}.{of}" for name, _, of in FIELDS])
-def test_a_value_in_a_performative_is_taken_or_refused_with_a_condition(
+def test_a_value_in_a_performative_is_accepted_or_refused_with_a_condition(
     name: str, index: int, field_name: str, world: World
 ) -> None:
     for which, value in VALUES.items():

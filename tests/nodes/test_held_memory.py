@@ -29,7 +29,7 @@ def receiver_of(connection: Connection, entity: str) -> Receiver:
 
 
 @pytest.mark.parametrize("entity", ["queue", "sessions"])
-def test_a_receiver_that_has_much_locked_is_given_more_when_it_has_settled(
+def test_a_receiver_at_its_limit_of_locked_bytes_gets_more_after_it_settles(
     broker: BrokerThread, connection: Connection, entity: str
 ) -> None:
     for _ in range(10):

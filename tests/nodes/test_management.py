@@ -141,7 +141,9 @@ def all_keys() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("operation", "key"), list(all_keys()))
-def test_a_value_of_the_wrong_type_is_told_with_its_key(operation: str, key: str, management: Management) -> None:
+def test_the_error_for_a_value_of_the_wrong_type_names_the_key(
+    operation: str, key: str, management: Management
+) -> None:
     for value in (1.5, [1.5], Array([b"x"], bytes), ULong(2**64 - 1), [Array([ULong(2**64 - 1)], ULong)]):
         status, condition, text = management.refusal(operation, {**GOOD[operation], key: value})
         assert (status, condition) == ARGUMENT_ERROR, value
@@ -167,7 +169,9 @@ def test_a_number_beyond_a_long_is_told_with_its_key(operation: str, management:
         ("schedule-message", "messages", []),
     ],
 )
-def test_an_empty_array_is_told_with_its_key(operation: str, key: str, empty: Any, management: Management) -> None:
+def test_the_error_for_an_empty_array_names_the_key(
+    operation: str, key: str, empty: Any, management: Management
+) -> None:
     status, condition, text = management.refusal(operation, {**GOOD[operation], key: empty})
     assert (status, condition) == ARGUMENT_ERROR
     assert text == f"'{key}' is empty."
@@ -195,7 +199,9 @@ def test_a_value_out_of_range_is_refused(operation: str, changes: dict[str, Any]
     assert works(management)
 
 
-def test_nulls_are_as_good_as_nothing(broker: BrokerThread, connection: Connection, management: Management) -> None:
+def test_a_null_value_counts_as_an_absent_key(
+    broker: BrokerThread, connection: Connection, management: Management
+) -> None:
     send(connection, b"x")
     nulls = {"session-id": None, "omit-message-body": None}
     assert len(messages_in(management.ok("peek-message", {**PEEK, **nulls}))) == 1
@@ -221,7 +227,7 @@ def test_integers_may_have_any_width(wide: type[int], connection: Connection, ma
     assert len(management.ok("receive-by-sequence-number", body)["messages"]) == 1
 
 
-def test_lists_are_taken_for_arrays_and_symbols_for_strings(connection: Connection, management: Management) -> None:
+def test_lists_are_accepted_as_arrays_and_symbols_as_strings(connection: Connection, management: Management) -> None:
     send(connection, b"x")
     (message,) = receive(connection.receiver("queue"), 1)
     body = {Symbol("disposition-status"): Symbol("completed"), Symbol("lock-tokens"): [token_of(message)]}
@@ -294,9 +300,7 @@ def test_replies_go_where_reply_to_says(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("reply_to", [None, "nobody"])
-def test_without_a_reply_to_that_leads_somewhere_replies_go_to_the_link_of_the_node(
-    reply_to: str | None, connection: Connection
-) -> None:
+def test_without_a_valid_reply_to_replies_use_the_nodes_link(reply_to: str | None, connection: Connection) -> None:
     RequestLinks(connection, "sessions", address="elsewhere")
     response = RequestLinks(connection).ask(request("peek-message", PEEK, id="r", reply_to=reply_to))
     assert response.properties == Properties(correlation_id="r")
@@ -314,7 +318,7 @@ def test_without_a_link_for_replies_the_request_is_rejected(broker: BrokerThread
     requests.send(request("peek-message", PEEK, id="r"))  # the other requester's link takes the reply
 
 
-def test_a_request_that_is_no_message_is_rejected(connection: Connection) -> None:
+def test_an_unreadable_request_is_rejected(connection: Connection) -> None:
     links = RequestLinks(connection)
     for rubbish in (b"", b"\x00", b"rubbish", b"\x00\x53\x77\xc1"):
         if rubbish == b"":
@@ -332,7 +336,7 @@ def test_a_settled_request_is_answered_all_the_same(connection: Connection) -> N
     assert links.response().properties == Properties(correlation_id="r")
 
 
-def test_a_request_larger_than_the_node_takes_is_rejected(connection: Connection) -> None:
+def test_a_request_over_the_nodes_size_limit_is_rejected(connection: Connection) -> None:
     links = RequestLinks(connection)
     limit = links.requests.max_message_size
     assert limit == 16 * 1024 * 1024
@@ -344,7 +348,7 @@ def test_a_request_larger_than_the_node_takes_is_rejected(connection: Connection
     assert body_of(links.ask(request("peek-message", PEEK)), 204) == {}
 
 
-def test_many_requests_are_under_way_at_a_time(connection: Connection, management: Management) -> None:
+def test_many_requests_are_processed_at_a_time(connection: Connection, management: Management) -> None:
     send(connection, *(b"%d" % number for number in range(20)))
     requester = management.requester
     asked = [
@@ -423,7 +427,7 @@ def held(start_broker: StartBroker) -> tuple[BrokerThread, HeldStore]:
 
 @pytest.mark.parametrize("key", ["com.microsoft:server-timeout", "server-timeout"])
 @pytest.mark.parametrize("kind", [UInt, ULong, int])
-def test_the_clients_time_out_is_kept(key: str, kind: type[int], held: tuple[BrokerThread, HeldStore]) -> None:
+def test_the_clients_time_out_is_honoured(key: str, kind: type[int], held: tuple[BrokerThread, HeldStore]) -> None:
     broker, store = held
     with connect(broker.connection_string) as connection:
         management = Management(connection)
@@ -553,9 +557,7 @@ class RunningClock:
 
 
 @pytest.mark.parametrize("status", ["completed", "suspended", "deferred"])
-def test_locks_that_run_out_in_the_middle_of_a_settlement_are_all_settled_or_none(
-    status: str, start_broker: StartBroker
-) -> None:
+def test_locks_that_expire_during_a_settlement_are_all_settled_or_none(status: str, start_broker: StartBroker) -> None:
     clock = RunningClock()
     queue = QueueDefinition(name="queue", lock_duration_ms=LOCK_MS)
     broker = start_broker(namespace=NamespaceDefinition(queues=(queue,)), clock=clock)
@@ -591,7 +593,7 @@ def test_locks_that_run_out_in_the_middle_of_a_settlement_are_all_settled_or_non
 # --- sessions ---
 
 
-def test_session_operations_are_for_who_holds_the_session(broker: BrokerThread, connection: Connection) -> None:
+def test_session_operations_require_the_session_lock(broker: BrokerThread, connection: Connection) -> None:
     accept_session(connection, "s")
     operations = ["renew-session-lock", "set-session-state", "get-session-state", "receive-by-sequence-number"]
     with connect(broker.connection_string) as another:
@@ -605,7 +607,7 @@ def test_session_operations_are_for_who_holds_the_session(broker: BrokerThread, 
 
 
 @pytest.mark.parametrize("operation", ["renew-session-lock", "set-session-state", "get-session-state"])
-def test_the_associated_link_must_be_the_one_that_holds_the_session(operation: str, connection: Connection) -> None:
+def test_the_associated_link_must_hold_the_session(operation: str, connection: Connection) -> None:
     mine, other = accept_session(connection, "mine"), accept_session(connection, "other")
     management = Management(connection, "sessions")
     body = {**GOOD[operation], "session-id": "mine"}
@@ -653,7 +655,7 @@ def test_a_settlement_for_the_wrong_session_is_410(broker: BrokerThread, connect
 
 
 @pytest.mark.parametrize("named", [{}, {"session-id": "mine"}], ids=["without session-id", "with session-id"])
-def test_a_session_that_another_connection_holds_is_settled_by_nobody_else(
+def test_messages_of_a_session_are_settled_only_by_the_connection_that_holds_it(
     named: dict[str, str], broker: BrokerThread, connection: Connection
 ) -> None:
     send(connection, b"x", to="sessions", session="mine")
@@ -675,7 +677,9 @@ def test_a_session_that_another_connection_holds_is_settled_by_nobody_else(
     assert broker.counters("sessions").active == 0
 
 
-def test_a_session_is_settled_by_the_link_that_holds_it(broker: BrokerThread, connection: Connection) -> None:
+def test_messages_of_a_session_are_settled_by_the_link_that_holds_it(
+    broker: BrokerThread, connection: Connection
+) -> None:
     send(connection, b"x", to="sessions", session="mine")
     receiver, other = accept_session(connection, "mine"), accept_session(connection, "other")
     (message,) = receive(receiver, 1)
@@ -820,9 +824,7 @@ def test_peek_may_give_fewer_than_there_are_when_they_are_large(connection: Conn
     assert found == 20
 
 
-def test_messages_are_deleted_by_the_batch(
-    broker: BrokerThread, connection: Connection, management: Management
-) -> None:
+def test_batch_delete_removes_messages(broker: BrokerThread, connection: Connection, management: Management) -> None:
     send(connection, b"locked", b"first", b"second", b"third")
     receive(connection.receiver("queue", credit=0), 1)
     broker.advance(1)
@@ -895,7 +897,7 @@ def connected(broker: BrokerThread, right: Right | None) -> Iterator[Connection]
 
 @pytest.mark.parametrize("entity", ["queue", "queue/$deadletterqueue"])
 @pytest.mark.parametrize("lacking", [Right.SEND, Right.LISTEN])
-def test_each_operation_needs_its_right_and_the_link_outlives_a_refusal(
+def test_each_operation_requires_its_right_and_a_refusal_does_not_detach_the_link(
     entity: str, lacking: Right, guarded: BrokerThread
 ) -> None:
     having = Right.LISTEN if lacking is Right.SEND else Right.SEND

@@ -132,7 +132,7 @@ def test_the_other_key_of_a_rule_may_be_replaced(key: str, broker: BrokerThread,
     guest.send_accepted(2, b"still here")
 
 
-def test_a_rule_that_gives_less_detaches_what_needed_more(broker: BrokerThread, guest: RawPeer) -> None:
+def test_reducing_the_rights_of_a_rule_detaches_links_that_need_them(broker: BrokerThread, guest: RawPeer) -> None:
     assert show(broker, guest, "queue", "own", "own-key") == 202
     guest.sender(2, "queue")
     guest.receiver(3, "queue")
@@ -231,7 +231,7 @@ def test_a_login_by_key_ends_with_its_rule(left: tuple[AuthorizationRule, ...], 
     eventually(lambda: not broker.call(lambda: broker.broker.namespace.keys.watchers))
 
 
-def test_a_login_by_key_is_not_good_when_its_rule_was_removed_before_the_open(broker: BrokerThread) -> None:
+def test_a_login_by_key_is_invalid_if_its_rule_was_removed_before_the_open(broker: BrokerThread) -> None:
     with RawPeer(broker) as peer:
         assert peer.login("PLAIN", b"\0own\0own-key").code == 0
         set_rules(broker)
@@ -258,7 +258,7 @@ def test_a_login_by_key_goes_on_where_another_rule_has_the_same_name_and_key(
 # --- sending through another entity ---
 
 
-def test_the_destination_of_a_link_must_stay_allowed(broker: BrokerThread, guest: RawPeer) -> None:
+def test_a_link_is_detached_when_the_right_to_its_destination_is_removed(broker: BrokerThread, guest: RawPeer) -> None:
     assert show(broker, guest, "queue", "own", "own-key") == 202
     assert show(broker, guest, "other", "of-other", "other-key") == 202
     guest.sender(2, "queue", properties={VIA: "other"})
@@ -285,7 +285,7 @@ def test_the_token_of_a_destination_must_be_renewed(broker: BrokerThread, guest:
 # --- entities that are deleted ---
 
 
-def test_claims_by_an_entitys_own_rules_die_with_it(broker: BrokerThread, guest: RawPeer) -> None:
+def test_rights_from_an_entitys_own_rules_end_with_the_entity(broker: BrokerThread, guest: RawPeer) -> None:
     assert show(broker, guest, "queue", "own", "own-key") == 202
     guest.sender(2, "queue")
     delete_queue(broker, "queue")
@@ -307,7 +307,7 @@ def test_a_login_by_the_key_of_an_entity_ends_with_it(broker: BrokerThread) -> N
         assert close.error.condition == UNAUTHORIZED
 
 
-def test_claims_by_rules_of_the_namespace_and_of_other_entities_stay(broker: BrokerThread, guest: RawPeer) -> None:
+def test_rights_from_rules_of_the_namespace_and_of_other_entities_remain(broker: BrokerThread, guest: RawPeer) -> None:
     assert show(broker, guest, "queue", "root", "root-key") == 202
     assert show(broker, guest, "other", "of-other", "other-key") == 202
     guest.sender(2, "other")
@@ -318,7 +318,9 @@ def test_claims_by_rules_of_the_namespace_and_of_other_entities_stay(broker: Bro
     guest.sender(4, "queue")
 
 
-def test_claims_for_a_subscription_by_the_topics_rules_die_with_the_topic(broker: BrokerThread, guest: RawPeer) -> None:
+def test_rights_to_a_subscription_from_the_topics_rules_end_with_the_topic(
+    broker: BrokerThread, guest: RawPeer
+) -> None:
     path = "topic/Subscriptions/sub"
     assert show(broker, guest, path, "of-topic", "topic-key") == 202
     guest.receiver(2, path)

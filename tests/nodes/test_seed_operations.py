@@ -158,7 +158,7 @@ def test_a_scheduled_message_may_have_an_id_of_any_type(
     assert type(received.message.properties.message_id) is type(identity)
 
 
-def test_texts_beside_a_scheduled_message_may_be_binary(
+def test_texts_of_a_schedule_request_may_be_binary(
     broker: BrokerThread, connection: Connection, management: Management
 ) -> None:
     later = item(broker.clock() + 60_000, b"later", **{"message-id": "m"})

@@ -31,7 +31,7 @@ def send(world: World, *numbers: int, to: str = "q", **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["q", "t/subscriptions/sub"])
-def test_a_link_gets_what_its_selector_matches_and_locks_no_more(world: World, path: str) -> None:
+def test_a_link_with_a_selector_locks_matching_messages_only(world: World, path: str) -> None:
     send(world, *range(10), to="t" if path != "q" else "q")
     link = selecting(world, "n IN (2, 5)", path)
     assert link.bodies() == ["m2", "m5"]
@@ -51,7 +51,7 @@ def test_receive_and_delete_with_a_selector_leaves_the_rest(world: World) -> Non
     world.check()
 
 
-def test_the_answer_has_the_filters_that_are_in_force_and_no_others(world: World) -> None:
+def test_the_brokers_attach_has_only_the_effective_filters(world: World) -> None:
     asked = {
         Symbol("jms-selector"): Described(ULong(0x468C00000004), "n = 1"),
         Symbol("no-local"): Described(ULong(0x468C00000003), []),
@@ -98,7 +98,7 @@ def test_a_link_that_goes_leaves_nothing_behind(world: World) -> None:
         ("q", "n @ 1", "amqp:invalid-field", 'The character "@" has no meaning here'),
     ],
 )
-def test_a_bad_selector_is_refused_with_the_reason(
+def test_an_attach_with_an_invalid_selector_is_refused_with_the_reason(
     world: World, path: str, text: Any, condition: str, described: str
 ) -> None:
     link = selecting(world, text, path, credit=0)
@@ -109,7 +109,7 @@ def test_a_bad_selector_is_refused_with_the_reason(
     assert world.queue()._selecting is None
 
 
-def test_a_session_link_with_a_selector_gets_what_matches_and_is_answered_with_both(world: World) -> None:
+def test_a_session_link_with_a_selector_gets_matching_messages_and_the_attach_has_both_filters(world: World) -> None:
     send(world, 1, 2, 3, 1, to="s", session_id="a")
     send(world, 1, to="s", session_id="b")
     both = {SESSION_FILTER: "a", SELECTOR: Described(SELECTOR, "n = 1")}

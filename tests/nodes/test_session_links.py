@@ -48,19 +48,19 @@ def refusal(attach: Callable[[], object]) -> LinkClosed:
 
 
 @pytest.mark.parametrize("id", ["a session", "", "ünïcode ✓", "x" * 128])
-def test_a_plain_string_is_answered_by_a_plain_string(id: str, connection: Connection) -> None:
+def test_a_plain_string_filter_is_answered_with_a_plain_string(id: str, connection: Connection) -> None:
     found = filter_of(with_filter(connection, id))
     assert (type(found), found) == (str, id)
 
 
-def test_null_is_answered_by_the_name_of_the_next_session(connection: Connection) -> None:
+def test_a_null_filter_is_answered_with_the_id_of_the_next_session(connection: Connection) -> None:
     send(connection, b"x", to="sessions", session="first")
     found = filter_of(with_filter(connection, None))
     assert (type(found), found) == (str, "first")
 
 
 @pytest.mark.parametrize("id", ["s", None])
-def test_a_described_filter_is_answered_by_a_described_one(id: str | None, connection: Connection) -> None:
+def test_a_described_filter_is_answered_with_a_described_filter(id: str | None, connection: Connection) -> None:
     send(connection, b"x", to="sessions", session="s")
     found = filter_of(with_filter(connection, Described(DESCRIPTOR, id)))
     assert found == Described(DESCRIPTOR, "s")
@@ -75,7 +75,7 @@ def test_the_source_is_answered_as_it_came(connection: Connection) -> None:
     assert receiver.source.address == address
 
 
-def test_the_end_of_the_lock_is_told_in_ticks(broker: BrokerThread, connection: Connection) -> None:
+def test_the_brokers_attach_has_the_end_of_the_lock_in_ticks(broker: BrokerThread, connection: Connection) -> None:
     receiver = with_filter(connection, "s")
     assert receiver.remote is not None
     assert receiver.remote.properties is not None
@@ -94,14 +94,14 @@ def test_messages_are_locked_as_long_as_their_session(broker: BrokerThread, conn
     assert len(message.tag) == 16
 
 
-def test_only_messages_of_the_session_come_and_in_order(connection: Connection) -> None:
+def test_only_messages_of_the_session_are_delivered_and_in_order(connection: Connection) -> None:
     for number in range(6):
         send(connection, b"%d" % number, to="sessions", session="ab"[number % 2])
     assert [message.body for message in receive(with_filter(connection, "b"), 3)] == [b"1", b"3", b"5"]
     assert [message.body for message in receive(with_filter(connection, "a"), 3)] == [b"0", b"2", b"4"]
 
 
-def test_the_empty_string_is_a_session_of_its_own(connection: Connection) -> None:
+def test_the_empty_string_is_a_session_id(connection: Connection) -> None:
     send(connection, b"of the empty one", to="sessions", session="")
     send(connection, b"of another", to="sessions", session="another")
     receiver = with_filter(connection, "")
@@ -129,7 +129,7 @@ def test_a_filter_that_names_no_session_is_refused(value: Any, connection: Conne
     assert filter_of(with_filter(connection, "s")) == "s"
 
 
-def test_a_session_that_is_held_cannot_be_locked(broker: BrokerThread, connection: Connection) -> None:
+def test_a_locked_session_cannot_be_locked_again(broker: BrokerThread, connection: Connection) -> None:
     holder = with_filter(connection, "s")
     refused = refusal(lambda: with_filter(connection, "s"))
     assert refused.condition == "com.microsoft:session-cannot-be-locked"
@@ -167,7 +167,9 @@ def test_other_filters_do_not_ask_for_a_session(connection: Connection) -> None:
 # --- waiting for the next session ---
 
 
-def test_the_attach_is_held_until_there_is_a_session(broker: BrokerThread, connection: Connection) -> None:
+def test_an_attach_for_the_next_session_waits_until_a_session_exists(
+    broker: BrokerThread, connection: Connection
+) -> None:
     waiting = Waiting(connection, broker)
     send(connection, b"x", to="sessions", session="new")
     receiver = waiting.answered()
@@ -175,7 +177,9 @@ def test_the_attach_is_held_until_there_is_a_session(broker: BrokerThread, conne
     assert receive(receiver, 1)[0].body == b"x"
 
 
-def test_the_attach_is_held_until_a_session_is_free(broker: BrokerThread, connection: Connection) -> None:
+def test_an_attach_for_the_next_session_waits_until_a_session_is_free(
+    broker: BrokerThread, connection: Connection
+) -> None:
     send(connection, b"x", to="sessions", session="s")
     holder = with_filter(connection, None, credit=0)
     waiting = Waiting(connection, broker)
@@ -226,7 +230,7 @@ def test_a_time_out_of_nothing_does_not_wait(broker: BrokerThread, connection: C
     assert refused.condition == "com.microsoft:timeout"
 
 
-def test_who_detaches_while_waiting_waits_no_more(broker: BrokerThread, connection: Connection) -> None:
+def test_a_link_that_detaches_no_longer_waits_for_a_session(broker: BrokerThread, connection: Connection) -> None:
     waiting = Waiting(connection, broker)
     waiting.link.close()
     eventually(lambda: waiting.waiters == 0)
@@ -234,7 +238,7 @@ def test_who_detaches_while_waiting_waits_no_more(broker: BrokerThread, connecti
     assert filter_of(with_filter(connection, None)) == "s"
 
 
-def test_who_hangs_up_while_waiting_waits_no_more(broker: BrokerThread, connection: Connection) -> None:
+def test_a_client_that_disconnects_no_longer_waits_for_a_session(broker: BrokerThread, connection: Connection) -> None:
     with connect(broker.connection_string) as leaving:
         waiting = Waiting(leaving, broker)
     eventually(lambda: waiting.waiters == 0)
@@ -253,7 +257,7 @@ def test_other_links_work_while_one_waits(broker: BrokerThread, connection: Conn
 # --- the end ---
 
 
-def test_a_lock_that_runs_out_detaches_the_link(broker: BrokerThread, connection: Connection) -> None:
+def test_an_expired_session_lock_detaches_the_link(broker: BrokerThread, connection: Connection) -> None:
     send(connection, b"x", to="sessions", session="s")
     receiver = with_filter(connection, "s")
     receive(receiver, 1)

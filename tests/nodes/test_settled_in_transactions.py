@@ -60,7 +60,7 @@ ROLLBACKS: dict[str, Callable[[Client, bytes], object]] = {
 
 
 @pytest.mark.parametrize("rollback", ROLLBACKS)
-def test_a_message_that_was_settled_is_released_at_once_by_a_rollback(rollback: str, world: World) -> None:
+def test_a_rollback_releases_a_settled_message_at_once(rollback: str, world: World) -> None:
     client = Client(world)
     ((id, _, _),) = client.deliveries()
     transaction = client.declare()
@@ -106,7 +106,7 @@ WHY = Error(condition=Symbol("x:why"), description="because")
     ],
     ids=["none", "released", "modified", "deferred", "rejected", "accepted", "one that cannot be"],
 )
-def test_the_default_outcome_of_the_source_says_what_a_rollback_does(
+def test_a_rollback_applies_the_default_outcome_of_the_source(
     outcome: Any, again: list[tuple[str, int]], dead: list[str], world: World
 ) -> None:
     client = Client(world, default_outcome=outcome)

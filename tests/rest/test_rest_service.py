@@ -101,7 +101,7 @@ def test_a_message_needs_nothing_but_a_body_and_not_even_that(rest: RestClient) 
     assert rest.take().body == b"\x00\xff"
 
 
-def test_a_batch_is_taken_whole_or_not_at_all(rest: RestClient) -> None:
+def test_a_batch_is_accepted_whole_or_not_at_all(rest: RestClient) -> None:
     assert rest.send_batch([{"Body": "a"}, {"Body": "b", "UserProperties": {"n": 1}}]).status == 201
     refused = rest.send_batch([{"Body": "c"}, {"Body": "d", "BrokerProperties": {"TimeToLive": -1}}])
     assert refused.status == 400

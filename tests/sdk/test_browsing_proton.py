@@ -52,7 +52,7 @@ def browse(connection: BlockingConnection, count: int, *options: Any) -> list[Me
 
 
 @pytest.mark.parametrize("options", [(), (AtLeastOnce(),), (AtMostOnce(),)], ids=["plain", "unsettled", "settled"])
-def test_browsing_shows_all_messages_and_takes_none(
+def test_browsing_returns_all_messages_and_removes_none(
     connection: BlockingConnection, broker: BrokerThread, options: tuple[Any, ...]
 ) -> None:
     send(connection, "one", "two", "three")
@@ -68,7 +68,9 @@ def test_browsing_shows_all_messages_and_takes_none(
         receiver.accept()
 
 
-def test_a_browser_begins_at_the_number_that_it_asks_for(connection: BlockingConnection, broker: BrokerThread) -> None:
+def test_a_browser_begins_at_the_requested_sequence_number(
+    connection: BlockingConnection, broker: BrokerThread
+) -> None:
     send(connection, "one", "two", "three")
     first = Filter({symbol("peeklock:from-sequence-number"): Described(symbol("peeklock:from-sequence-number"), 2)})
     assert [message.body for message in browse(connection, 2, first)] == ["two", "three"]
@@ -83,7 +85,7 @@ def test_a_browser_is_shown_what_it_selects(connection: BlockingConnection, brok
     assert counts(broker) == (3, 0)
 
 
-def test_a_receiver_with_a_selector_takes_what_it_selects_and_leaves_the_rest(
+def test_a_receiver_with_a_selector_gets_matching_messages_only(
     connection: BlockingConnection, broker: BrokerThread
 ) -> None:
     for number, color in enumerate(("red", "blue", "red", "green")):
@@ -104,7 +106,7 @@ def test_a_receiver_with_a_selector_takes_what_it_selects_and_leaves_the_rest(
         plain.accept()
 
 
-def test_a_receiver_with_a_session_and_a_selector_takes_what_it_selects_of_the_session(
+def test_a_receiver_with_a_session_and_a_selector_gets_matching_messages_of_the_session(
     connection: BlockingConnection,
 ) -> None:
     for number, session in enumerate(("a", "b", "a", "a")):
@@ -132,7 +134,7 @@ def test_a_message_that_comes_later_is_selected_too(connection: BlockingConnecti
         selecting.accept()
 
 
-def test_a_selector_that_is_none_is_refused_with_its_mistake(connection: BlockingConnection) -> None:
+def test_an_invalid_selector_is_refused_with_its_mistake(connection: BlockingConnection) -> None:
     with pytest.raises(LinkDetached) as error:
         receiver_of(connection, options=Selector("color = 'red"))
     assert error.value.condition == "amqp:invalid-field"

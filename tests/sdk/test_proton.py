@@ -63,7 +63,7 @@ def settled_by_broker(connection: BlockingConnection, delivery: Delivery) -> boo
     return bool(delivery.settled)
 
 
-def test_durable_messages_go_there_and_back(connection: BlockingConnection, broker: BrokerThread) -> None:
+def test_durable_messages_are_sent_and_received(connection: BlockingConnection, broker: BrokerThread) -> None:
     sent = Message(
         body={"list": [1, "two", None], "yes": True},
         durable=True,
@@ -91,7 +91,7 @@ def test_durable_messages_go_there_and_back(connection: BlockingConnection, brok
     assert broker.counters().active == 0
 
 
-def test_each_outcome_does_what_it_says(connection: BlockingConnection, broker: BrokerThread) -> None:
+def test_each_outcome_has_its_effect(connection: BlockingConnection, broker: BrokerThread) -> None:
     send(connection, "accept", "release", "modify", "reject")
     receiver = receiver_of(connection, credit=4, options=SettlesSecond())
     outcomes = {
@@ -134,7 +134,7 @@ def test_a_receiver_that_settles_first_needs_no_confirmation(
     assert broker.counters("queue/$deadletterqueue").active == 1
 
 
-def test_a_rejected_message_tells_the_dead_letters_why(connection: BlockingConnection) -> None:
+def test_a_rejected_message_is_dead_lettered_with_the_reason(connection: BlockingConnection) -> None:
     send(connection, "bad")
     receiver = receiver_of(connection)
     receiver.receive(WAIT)
@@ -187,7 +187,7 @@ def test_unsettled_messages_stay_locked_when_the_link_closes(
     assert (message.body, message.delivery_count) == ("held", 1)
 
 
-def test_a_large_message_crosses_many_small_frames(broker: BrokerThread) -> None:
+def test_a_large_message_is_split_into_many_frames(broker: BrokerThread) -> None:
     body = bytes(range(256)) * 800
     connection = connect(broker.broker.port, max_frame_size=1024)
     send(connection, body)
@@ -283,7 +283,7 @@ def test_an_anonymous_client_without_a_token_is_refused_at_attach(broker: Broker
 
 
 @pytest.mark.parametrize("wrong", [{"password": "guessed"}, {"user": "nobody"}])
-def test_a_wrong_name_or_key_does_not_get_in(broker: BrokerThread, wrong: dict[str, str]) -> None:
+def test_a_wrong_name_or_key_is_refused(broker: BrokerThread, wrong: dict[str, str]) -> None:
     with pytest.raises(ConnectionException, match="amqp:unauthorized-access"):
         connect(broker.broker.port, **wrong)
 

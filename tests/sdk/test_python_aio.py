@@ -95,7 +95,7 @@ async def receive(receiver: ServiceBusReceiver, count: int, wait: float = 5) -> 
 
 @pytest.mark.parametrize("connect", TRANSPORTS)
 @in_a_loop
-async def test_messages_go_there_and_back_over_every_transport(
+async def test_messages_are_sent_and_received_over_every_transport(
     served: ServedBroker, connect: Callable[[ServedBroker], ServiceBusClient]
 ) -> None:
     large = bytes(range(256)) * 1000
@@ -117,7 +117,7 @@ async def test_messages_go_there_and_back_over_every_transport(
 
 
 @in_a_loop
-async def test_what_the_sender_sets_arrives(broker: BrokerThread) -> None:
+async def test_every_property_that_the_sender_sets_arrives(broker: BrokerThread) -> None:
     properties: dict[str, Any] = {
         "message_id": "the-id",
         "session_id": "the-session",
@@ -163,7 +163,7 @@ async def test_a_batch_and_a_list_arrive_as_single_messages_in_order(broker: Bro
 
 
 @in_a_loop
-async def test_a_message_over_the_limit_is_refused_and_the_link_lives_on(broker: BrokerThread) -> None:
+async def test_a_message_over_the_limit_is_rejected_and_the_link_stays_open(broker: BrokerThread) -> None:
     async with client_for(broker.connection_string) as client, client.get_queue_sender("queue") as sender:
         with pytest.raises(MessageSizeExceededError):
             await sender.send_messages(ServiceBusMessage(b"x" * 300_000))
@@ -172,7 +172,7 @@ async def test_a_message_over_the_limit_is_refused_and_the_link_lives_on(broker:
 
 
 @in_a_loop
-async def test_an_abandoned_message_comes_back_and_then_goes_to_the_dead_letters(broker: BrokerThread) -> None:
+async def test_an_abandoned_message_is_redelivered_and_finally_dead_lettered(broker: BrokerThread) -> None:
     async with client_for(broker.connection_string) as client:
         await send(client, "poison")
         async with client.get_queue_receiver("queue") as receiver:
@@ -190,7 +190,7 @@ async def test_an_abandoned_message_comes_back_and_then_goes_to_the_dead_letters
 
 
 @in_a_loop
-async def test_each_settlement_does_what_it_says(broker: BrokerThread) -> None:
+async def test_each_settlement_has_its_effect(broker: BrokerThread) -> None:
     async with client_for(broker.connection_string) as client:
         await send(client, "complete", "abandon", "defer", "dead-letter")
         async with client.get_queue_receiver("queue") as receiver:
@@ -212,7 +212,7 @@ async def test_each_settlement_does_what_it_says(broker: BrokerThread) -> None:
 
 
 @in_a_loop
-async def test_settling_after_the_lock_ran_out_is_a_lost_lock(broker: BrokerThread) -> None:
+async def test_settling_after_the_lock_expired_is_a_lost_lock(broker: BrokerThread) -> None:
     async with client_for(broker.connection_string) as client:
         await send(client, "slow")
         async with client.get_queue_receiver("queue") as receiver:
@@ -238,7 +238,7 @@ async def test_an_expired_message_is_not_received(broker: BrokerThread) -> None:
 
 
 @in_a_loop
-async def test_receive_and_delete_leaves_nothing(broker: BrokerThread) -> None:
+async def test_receive_and_delete_removes_the_message(broker: BrokerThread) -> None:
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with client_for(broker.connection_string) as client:
         await send(client, "a", "b")
@@ -248,7 +248,7 @@ async def test_receive_and_delete_leaves_nothing(broker: BrokerThread) -> None:
 
 
 @in_a_loop
-async def test_prefetched_messages_are_received_and_the_rest_is_released_on_close(broker: BrokerThread) -> None:
+async def test_prefetched_messages_are_received_and_the_remaining_ones_released_on_close(broker: BrokerThread) -> None:
     async with client_for(broker.connection_string) as client:
         await send(client, *(f"m{number}" for number in range(20)))
         async with client.get_queue_receiver("queue", prefetch_count=20) as receiver:
@@ -261,7 +261,7 @@ async def test_prefetched_messages_are_received_and_the_rest_is_released_on_clos
 
 
 @in_a_loop
-async def test_iterating_over_a_receiver_ends_when_nothing_comes(broker: BrokerThread) -> None:
+async def test_iterating_over_a_receiver_ends_when_no_message_arrives(broker: BrokerThread) -> None:
     bodies = []
     async with client_for(broker.connection_string) as client:
         await send(client, "a", "b", "c")
@@ -273,7 +273,7 @@ async def test_iterating_over_a_receiver_ends_when_nothing_comes(broker: BrokerT
 
 
 @in_a_loop
-async def test_many_senders_and_receivers_work_side_by_side(broker: BrokerThread) -> None:
+async def test_many_senders_and_receivers_work_concurrently(broker: BrokerThread) -> None:
     async def receive_five(client: ServiceBusClient) -> list[str]:
         async with client.get_queue_receiver("queue") as receiver:
             messages = await receive(receiver, 5)
@@ -292,7 +292,7 @@ async def test_many_senders_and_receivers_work_side_by_side(broker: BrokerThread
 
 
 @in_a_loop
-async def test_client_and_receiver_find_the_broker_again_after_a_restart(served: ServedBroker) -> None:
+async def test_client_and_receiver_reconnect_after_a_restart(served: ServedBroker) -> None:
     async with client_for(served.connection_string, retry_total=5) as client:
         async with client.get_queue_sender("queue") as sender:
             await sender.send_messages(ServiceBusMessage("before"))

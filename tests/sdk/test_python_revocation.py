@@ -49,7 +49,7 @@ def step(broker: BrokerThread, milliseconds: int) -> None:
     broker.call(move)
 
 
-def test_a_client_whose_key_is_replaced_is_told_that_it_is_not_authorized(
+def test_a_client_whose_key_is_replaced_gets_an_authorization_error(
     broker: BrokerThread, owner: ServiceBusClient
 ) -> None:
     with owner.get_queue_sender("queue") as sender, owner.get_queue_receiver("queue", max_wait_time=5) as receiver:

@@ -93,7 +93,7 @@ def nothing_left(client: ServiceBusClient, **options: Any) -> bool:
 
 
 @pytest.mark.parametrize("connect", [plain, tls, websocket])
-def test_a_message_goes_there_and_back_over_every_transport(
+def test_a_message_is_sent_and_received_over_every_transport(
     served: ServedBroker, connect: Callable[[ServedBroker], ServiceBusClient]
 ) -> None:
     with connect(served) as client:
@@ -120,7 +120,7 @@ def test_where_tls_is_required_it_is_used_or_the_client_is_told(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("connect", [plain, tls, websocket])
-def test_a_large_message_goes_there_and_back_over_every_transport(
+def test_a_large_message_is_sent_and_received_over_every_transport(
     served: ServedBroker, connect: Callable[[ServedBroker], ServiceBusClient]
 ) -> None:
     body = bytes(range(256)) * 1000
@@ -133,7 +133,7 @@ def test_a_large_message_goes_there_and_back_over_every_transport(
             receiver.complete_message(message)
 
 
-def test_what_the_sender_sets_arrives(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_every_property_that_the_sender_sets_arrives(client: ServiceBusClient, broker: BrokerThread) -> None:
     properties: dict[str, Any] = {
         "message_id": "the-id",
         "session_id": "the-session",
@@ -197,7 +197,7 @@ def test_a_batch_arrives_as_single_messages_in_order(client: ServiceBusClient) -
         assert [message.sequence_number for message in messages] == list(range(1, 53))
 
 
-def test_a_message_over_the_limit_is_refused_and_the_link_lives_on(client: ServiceBusClient) -> None:
+def test_a_message_over_the_limit_is_rejected_and_the_link_stays_open(client: ServiceBusClient) -> None:
     with client.get_queue_sender("queue") as sender:
         with pytest.raises(MessageSizeExceededError):
             sender.send_messages(ServiceBusMessage(b"x" * 300_000))
@@ -206,7 +206,7 @@ def test_a_message_over_the_limit_is_refused_and_the_link_lives_on(client: Servi
         assert [str(message) for message in receive(receiver, 1)] == ["small"]
 
 
-def test_an_abandoned_message_comes_back_and_then_goes_to_the_dead_letters(client: ServiceBusClient) -> None:
+def test_an_abandoned_message_is_redelivered_and_finally_dead_lettered(client: ServiceBusClient) -> None:
     send(client, "poison")
     with client.get_queue_receiver("queue") as receiver:
         for delivery_count in range(3):
@@ -220,7 +220,7 @@ def test_an_abandoned_message_comes_back_and_then_goes_to_the_dead_letters(clien
         receiver.complete_message(message)
 
 
-def test_a_dead_lettered_message_says_why(client: ServiceBusClient) -> None:
+def test_a_dead_lettered_message_has_its_reason(client: ServiceBusClient) -> None:
     send(client, "bad")
     with client.get_queue_receiver("queue") as receiver:
         (message,) = receive(receiver, 1)
@@ -235,7 +235,9 @@ def test_a_dead_lettered_message_says_why(client: ServiceBusClient) -> None:
     assert nothing_left(client, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
 
 
-def test_a_deferred_message_is_set_aside(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_a_deferred_message_is_no_longer_received_and_counts_as_deferred(
+    client: ServiceBusClient, broker: BrokerThread
+) -> None:
     send(client, "later", "now")
     with client.get_queue_receiver("queue") as receiver:
         later, now = receive(receiver, 2)
@@ -246,7 +248,7 @@ def test_a_deferred_message_is_set_aside(client: ServiceBusClient, broker: Broke
     assert (counters.active, counters.deferred) == (0, 1)
 
 
-def test_settling_after_the_lock_ran_out_is_a_lost_lock(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_settling_after_the_lock_expired_is_a_lost_lock(client: ServiceBusClient, broker: BrokerThread) -> None:
     send(client, "slow")
     with client.get_queue_receiver("queue") as receiver:
         (message,) = receive(receiver, 1)
@@ -267,7 +269,7 @@ def test_an_expired_message_is_not_received(client: ServiceBusClient, broker: Br
         assert str(message) == "long"
 
 
-def test_receive_and_delete_leaves_nothing(client: ServiceBusClient) -> None:
+def test_receive_and_delete_removes_the_message(client: ServiceBusClient) -> None:
     send(client, "a", "b")
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with client.get_queue_receiver("queue", receive_mode=mode) as receiver:
@@ -275,7 +277,7 @@ def test_receive_and_delete_leaves_nothing(client: ServiceBusClient) -> None:
     assert nothing_left(client)
 
 
-def test_prefetched_messages_are_received_and_the_rest_is_released_on_close(client: ServiceBusClient) -> None:
+def test_prefetched_messages_are_received_and_the_remaining_ones_released_on_close(client: ServiceBusClient) -> None:
     send(client, *(f"m{number}" for number in range(20)))
     with client.get_queue_receiver("queue", prefetch_count=20) as receiver:
         for message in receive(receiver, 5):
@@ -286,7 +288,7 @@ def test_prefetched_messages_are_received_and_the_rest_is_released_on_close(clie
         assert {message.delivery_count for message in rest} == {0}
 
 
-def test_iterating_over_a_receiver_ends_when_nothing_comes(client: ServiceBusClient) -> None:
+def test_iterating_over_a_receiver_ends_when_no_message_arrives(client: ServiceBusClient) -> None:
     send(client, "a", "b", "c")
     with client.get_queue_receiver("queue", max_wait_time=0.5) as receiver:
         bodies = []
@@ -385,7 +387,7 @@ def test_an_unknown_subscription_is_not_found(start_broker: StartBroker) -> None
         receiver.receive_messages(max_wait_time=1)
 
 
-def test_queue_names_are_case_insensitive_and_may_hold_slashes(start_broker: StartBroker) -> None:
+def test_queue_names_are_case_insensitive_and_may_contain_slashes(start_broker: StartBroker) -> None:
     broker = start_broker(QueueDefinition(name="Orders/in.a-b_c~d"))
     with client_for(broker.connection_string) as client:
         send(client, "a", queue="ORDERS/IN.A-B_C~D")

@@ -81,7 +81,7 @@ def test_a_message_goes_to_every_subscription_that_wants_it(colors: Bus) -> None
     assert [colors.counts(f"topic/Subscriptions/{name}") for name in ("all", "red", "blue")] == [(0, 0)] * 3
 
 
-def test_a_copy_tells_the_number_that_the_topic_gave_in_every_way_to_receive_it(colors: Bus) -> None:
+def test_a_copy_has_the_topics_sequence_number_in_every_receive_mode(colors: Bus) -> None:
     colors.send("topic", *(colored(str(number), "red") for number in range(1, 4)))
     red = colors.subscription("red")
     first, second = receive(red, 2)

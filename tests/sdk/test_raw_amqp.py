@@ -77,7 +77,9 @@ def test_an_amqp_header_without_sasl_is_accepted(peer: RawPeer) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"AMQP\x00\x00\x09\x01", b"AMQP\x02\x01\x00\x00", b"MQTT\x04\x02\x00\x3c"])
-def test_a_foreign_header_gets_ours_and_a_hang_up(peer: RawPeer, garbage: bytes) -> None:
+def test_any_other_header_is_answered_with_the_brokers_and_the_connection_is_closed(
+    peer: RawPeer, garbage: bytes
+) -> None:
     peer.write(garbage)
     assert peer.read(8) == AMQP_HEADER
     assert peer.is_hung_up()
@@ -113,7 +115,7 @@ def test_the_mechanisms_of_the_sdks_accept_every_client(peer: RawPeer, mechanism
         ("EXTERNAL", b""),
     ],
 )
-def test_sasl_that_proves_nothing_is_refused_and_hung_up(peer: RawPeer, mechanism: str, response: bytes) -> None:
+def test_invalid_sasl_is_refused_and_the_connection_is_closed(peer: RawPeer, mechanism: str, response: bytes) -> None:
     assert peer.login(mechanism, response).code == 1
     assert peer.is_hung_up()
 
@@ -184,7 +186,7 @@ def test_settle_modes_and_termini_are_echoed(root: RawPeer, snd_settle_mode: int
 
 
 @pytest.mark.parametrize("direction", ["receives_from", "sends_to"])
-def test_an_attach_without_ever_visiting_cbs_is_refused(peer: RawPeer, direction: str) -> None:
+def test_an_attach_without_a_put_token_is_refused(peer: RawPeer, direction: str) -> None:
     peer.login("ANONYMOUS")
     peer.open()
     answer: Attach = peer.attach(0, **{direction: "queue"}).performative
@@ -198,7 +200,7 @@ def test_an_attach_without_ever_visiting_cbs_is_refused(peer: RawPeer, direction
 
 
 @pytest.mark.parametrize("direction", ["receives_from", "sends_to"])
-def test_an_unknown_entity_is_named_in_the_phrase_that_sdks_look_for(root: RawPeer, direction: str) -> None:
+def test_the_error_for_an_unknown_entity_has_the_text_that_sdks_look_for(root: RawPeer, direction: str) -> None:
     answer: Attach = root.attach(0, **{direction: "no/where"}).performative
     assert (answer.source, answer.target) == (None, None)
     detach = root.expect(Detach)
@@ -229,7 +231,7 @@ def test_detach_end_and_close_are_answered(root: RawPeer) -> None:
     assert root.is_hung_up()
 
 
-def test_a_stopping_broker_says_so_in_three_fields(tmp_path: Path) -> None:
+def test_a_stopping_broker_closes_with_connection_forced(tmp_path: Path) -> None:
     broker = BrokerThread(tls_folder=tmp_path)
     with RawPeer(broker) as peer:
         peer.open_as_root()
@@ -298,7 +300,7 @@ def test_the_correlation_id_keeps_its_type_and_the_status_is_an_int(
     assert "error-condition" not in reply.application_properties
 
 
-def test_tokens_that_prove_nothing_are_answered_401_with_a_sentence(guest: RawPeer, broker: BrokerThread) -> None:
+def test_invalid_tokens_are_answered_401_with_the_reason(guest: RawPeer, broker: BrokerThread) -> None:
     guest.cbs_links()
     later = seconds(broker, 3600)
     good = sas_token("sb://localhost/queue", later)
@@ -378,7 +380,7 @@ def test_a_renewed_token_keeps_the_links(guest: RawPeer, broker: BrokerThread) -
     guest.send_accepted(2, b"still here")
 
 
-def test_a_token_is_good_on_its_own_connection_only(guest: RawPeer, broker: BrokerThread) -> None:
+def test_a_token_is_valid_on_its_own_connection_only(guest: RawPeer, broker: BrokerThread) -> None:
     guest.cbs_links()
     guest.put_token(sas_token("queue", seconds(broker, 60)), "queue")
     with RawPeer(broker) as other:
@@ -428,7 +430,7 @@ def test_a_delivery_that_does_not_fit_the_frames_of_the_client_is_cut(peer: RawP
     assert Message.decode(b"".join(frame.payload for frame in frames)).data == [body]
 
 
-def test_an_aborted_delivery_leaves_nothing(root: RawPeer) -> None:
+def test_an_aborted_delivery_is_not_stored(root: RawPeer) -> None:
     root.sender(0, "queue")
     root.send(Transfer(handle=0, delivery_id=0, delivery_tag=TAG, more=True), MESSAGE[:5])
     root.send(Transfer(handle=0, aborted=True))
@@ -444,7 +446,7 @@ def test_a_settled_send_is_stored_and_not_answered(root: RawPeer) -> None:
     assert isinstance(root.next_frame().performative, Transfer)  # no disposition came before it
 
 
-def test_a_batch_is_taken_apart_with_one_outcome(root: RawPeer) -> None:
+def test_a_batch_is_split_into_messages_with_one_outcome(root: RawPeer) -> None:
     inner = [Message(properties=Properties(message_id=str(at)), data=[b"m%d" % at]).encode() for at in range(3)]
     envelope = Message(properties=Properties(message_id="0"), data=inner)
     root.sender(0, "queue")
@@ -513,7 +515,7 @@ def test_a_message_over_the_limit_is_rejected_and_its_size_named(root: RawPeer) 
     assert "262144" in outcome.state.error.description
 
 
-def test_more_credit_comes_before_it_is_spent(root: RawPeer) -> None:
+def test_more_credit_is_granted_before_it_is_used_up(root: RawPeer) -> None:
     granted = root.sender(0, "queue").link_credit
     assert granted is not None
     assert granted >= 100
@@ -538,7 +540,7 @@ def delivered(peer: RawPeer) -> tuple[Transfer, Message]:
     return frame.performative, Message.decode(frame.payload)
 
 
-def test_deliveries_have_a_lock_for_a_tag_and_annotations_of_the_exact_types(
+def test_deliveries_have_the_lock_token_as_tag_and_annotations_of_the_exact_types(
     root: RawPeer, broker: BrokerThread
 ) -> None:
     sent = Message(
@@ -587,7 +589,7 @@ def test_receive_and_delete_sends_settled_and_without_a_lock(root: RawPeer) -> N
     assert "x-opt-locked-until" not in (message.message_annotations or {})
 
 
-def test_a_time_to_live_is_told_in_header_and_properties(root: RawPeer, broker: BrokerThread) -> None:
+def test_header_and_properties_have_the_time_to_live_and_expiry(root: RawPeer, broker: BrokerThread) -> None:
     root.sender(0, "queue")
     root.transfer(0, Header(durable=True, priority=7, ttl=5000).encode() + MESSAGE)
     root.expect(Disposition)
@@ -627,7 +629,7 @@ def test_delivery_ids_run_on_across_the_links_of_a_session(root: RawPeer) -> Non
         ),
     ],
 )
-def test_each_outcome_is_confirmed_settled_with_its_own_kind_and_no_error(
+def test_each_outcome_is_confirmed_settled_with_the_same_outcome_and_no_error(
     root: RawPeer, sent: Any, answer: Any
 ) -> None:
     root.sender(0, "queue")
@@ -684,7 +686,9 @@ def test_a_range_is_settled_by_one_disposition(root: RawPeer, broker: BrokerThre
     assert broker.counters().active == 0
 
 
-def test_a_settlement_after_the_lock_is_answered_and_the_link_stays(root: RawPeer, broker: BrokerThread) -> None:
+def test_a_settlement_after_the_lock_expired_is_answered_and_the_link_stays_open(
+    root: RawPeer, broker: BrokerThread
+) -> None:
     root.sender(0, "queue")
     root.send_accepted(0, b"body")
     root.receiver(1, "queue", credit=2, rcv_settle_mode=1)
@@ -727,7 +731,7 @@ def test_an_echo_is_answered_with_the_state_of_the_link(root: RawPeer) -> None:
     assert (flow.delivery_count, flow.link_credit) == (0, 7)
 
 
-def test_no_more_is_delivered_than_there_is_credit_for(root: RawPeer) -> None:
+def test_deliveries_respect_the_link_credit(root: RawPeer) -> None:
     root.sender(0, "queue")
     root.send_accepted(0, b"a", b"b", b"c")
     root.receiver(1, "queue", credit=2)
@@ -736,7 +740,7 @@ def test_no_more_is_delivered_than_there_is_credit_for(root: RawPeer) -> None:
     assert root.expect(Flow).delivery_count == 2
 
 
-def test_no_more_is_delivered_than_the_session_window_takes(peer: RawPeer) -> None:
+def test_deliveries_respect_the_session_window(peer: RawPeer) -> None:
     peer.login("PLAIN", b"\0RootManageSharedAccessKey\0SAS_KEY_VALUE")
     peer.open()
     peer.sender(0, "queue")
@@ -769,7 +773,7 @@ def test_a_frame_that_is_no_performative_closes_the_connection_with_a_reason(roo
     assert root.is_hung_up()
 
 
-def test_a_frame_larger_than_we_take_is_refused_before_it_is_read(root: RawPeer) -> None:
+def test_a_frame_over_the_size_limit_is_refused_before_it_is_read(root: RawPeer) -> None:
     root.write(struct.pack(">IBBH", 0x7FFFFFFF, 2, 0, 0))
     error = root.expect(Close).error
     assert error is not None

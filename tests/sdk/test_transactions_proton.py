@@ -195,7 +195,7 @@ def test_an_acceptance_may_be_settled_before_the_discharge(client: Client, broke
     assert broker.counters().active == 0
 
 
-def test_an_acceptance_that_was_settled_and_is_aborted_brings_the_message_back_at_once(
+def test_rolling_back_a_settled_acceptance_makes_the_message_active_at_once(
     client: Client, broker: BrokerThread
 ) -> None:
     put(client, "again")

@@ -421,7 +421,7 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_sentence_with_file_line_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_mistake_is_reported_with_file_line_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert OFFICIAL.count(old) == 1
     assert refusal(tmp_path, OFFICIAL.replace(old, new)) == message
 

@@ -49,7 +49,7 @@ def port(broker: BrokerThread) -> int:
 # --- plain requests ---
 
 
-def test_health_is_the_emulators_json(port: int) -> None:
+def test_health_answers_with_the_emulators_json(port: int) -> None:
     status, text = get(port, "/health")
     assert (status, json.loads(text)) == (200, {"status": "healthy", "message": "Service is healthy."})
 

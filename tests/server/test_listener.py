@@ -141,7 +141,7 @@ def test_every_port_serves_every_protocol(start_broker: StartBroker, authority: 
         assert health(port)[0] == 200
 
 
-def test_a_certificate_of_the_users_own_is_shown(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_certificate_of_the_user_is_used(start_broker: StartBroker, tmp_path: Path) -> None:
     own = ensure_certificates(tmp_path / "own", [])
     broker = start_broker(data=None, tls_certificate=own.certificate, tls_key=own.key)
     send_and_receive(dial_tls(broker.broker.port, own.authority))
@@ -247,7 +247,7 @@ def test_a_client_that_sends_no_open_is_closed(start_broker: StartBroker) -> Non
     assert read_to_end(stream).startswith(AMQP_HEADER)
 
 
-def test_a_client_that_shows_neither_token_nor_key_is_closed(start_broker: StartBroker) -> None:
+def test_a_connection_without_token_or_key_is_closed(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     trusted = RawClient.opened(port)
     unauthenticated = RawClient.opened(port, sasl=SaslClient())
@@ -322,7 +322,7 @@ def test_a_used_http_connection_is_closed_without_a_log_line(
 
 
 @pytest.mark.parametrize("sent", [b"", b"AM", b"\x16\x03", AMQP_HEADER, b"GET /health HTTP/1.1\r\n"])
-def test_too_many_connections_are_refused_until_one_goes(
+def test_too_many_connections_are_refused_until_one_closes(
     start_broker: StartBroker, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
     broker = start_broker(data=None, limits=Limits(max_connections=2))

@@ -155,7 +155,7 @@ def test_unsaved_messages_of_closed_connections_still_count(held: Held, monkeypa
     client.send(client.sender(), b"now it goes")
 
 
-def test_while_a_commit_hangs_other_clients_are_served(held: Held) -> None:
+def test_other_clients_are_served_while_a_commit_hangs(held: Held) -> None:
     sender = RawClient.opened(held.port)
     link = sender.sender()
     peer = RawClient.opened(held.port, idle_time_out_ms=200)
@@ -356,7 +356,7 @@ def test_a_close_is_answered(start_broker: StartBroker) -> None:
     eventually(lambda: not broker.broker.shells)
 
 
-def test_messages_of_a_lost_client_stay_locked(start_broker: StartBroker) -> None:
+def test_messages_stay_locked_when_the_client_disconnects(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port)
     client.send(client.sender(), b"held")

@@ -59,7 +59,7 @@ def broker(start_broker: StartBroker) -> BrokerThread:
     return start_broker(data=None)
 
 
-def test_a_page_of_another_site_gets_no_websocket_and_no_answers(broker: BrokerThread, site: int, page: Page) -> None:
+def test_a_page_of_another_origin_gets_no_websocket_and_no_answers(broker: BrokerThread, site: int, page: Page) -> None:
     port = broker.broker.port
     page.visit(f"http://{EVIL}:{site}/")
     for host in (HOST, "localhost"):

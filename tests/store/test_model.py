@@ -95,7 +95,7 @@ def test_a_store_that_is_killed_at_any_call_to_the_disk_has_every_acknowledged_c
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(200, 203))
-def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_failed_is_not(
+def test_on_a_failing_disk_acknowledged_commits_survive_a_crash_and_failed_ones_do_not(
     tmp_path: Path, seed: int
 ) -> None:
     folder = tmp_path / "data"

@@ -80,7 +80,7 @@ def is_selected(selector: str, message: StoredMessage) -> bool:
         ("color > 3", False),
     ],
 )
-def test_a_selector_says_of_a_message_what_jms_says(selector: str, matches: bool) -> None:
+def test_a_selector_gives_the_result_that_jms_defines(selector: str, matches: bool) -> None:
     user = {
         "color": "red",
         "rate": "10%",

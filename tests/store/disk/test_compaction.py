@@ -119,7 +119,7 @@ def test_segments_that_dropped_entities_leave_behind_are_freed(store: Driver, tm
     assert store.numbers(2) == []
 
 
-def test_few_messages_that_stay_are_moved_so_that_their_segments_are_freed(store: Driver, tmp_path: Path) -> None:
+def test_a_few_remaining_messages_are_moved_so_that_their_segments_are_freed(store: Driver, tmp_path: Path) -> None:
     left = pass_through(store, range(1, 3001), leave=100)
     assert len(left) == 30
     until(store, lambda: sum(logs(tmp_path).values()) <= ROOM)
@@ -210,7 +210,7 @@ def test_a_segment_that_most_messages_still_need_stays(store: Driver, tmp_path: 
     assert_has(store, 1, [each for each in messages if each not in some])
 
 
-def test_over_a_long_run_the_log_does_not_grow_with_what_passed_through(store: Driver, tmp_path: Path) -> None:
+def test_the_log_does_not_grow_with_removed_messages(store: Driver, tmp_path: Path) -> None:
     left: list[StoredMessage] = []
     most = 0
     for first in range(1, 12_001, 1000):

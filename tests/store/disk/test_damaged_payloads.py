@@ -48,7 +48,7 @@ def test_a_damaged_message_is_reported_once_and_known_after_a_restart(store: Dri
     assert len(store.damages) == 1
 
 
-def test_a_page_is_filled_behind_a_damaged_message(store: Driver) -> None:
+def test_a_page_is_filled_with_the_messages_after_a_damaged_one(store: Driver) -> None:
     """A page that is not full says that there are no more messages."""
     page = store.ask(partial(store.store.read, Range(entity=1, through=9, limit=3, max_bytes=1000)))
     assert [each.sequence_number for each in page] == [1, 2, 4]
@@ -120,7 +120,7 @@ def test_an_acknowledged_record_that_is_not_in_the_index_is_damage_and_not_a_tor
 
 
 @pytest.mark.parametrize("how", ["missing", "cut short", "zeros", "an earlier copy"])
-def test_a_segment_that_the_index_needs_is_looked_for_at_the_start(tmp_path: Path, how: str) -> None:
+def test_a_segment_that_the_index_needs_is_checked_at_the_start(tmp_path: Path, how: str) -> None:
     store = open_store(tmp_path)
     store.create(1)
     store.append(1, *(message(number, bytes(10_000)) for number in range(1, 21)))

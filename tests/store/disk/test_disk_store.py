@@ -38,7 +38,7 @@ def query(folder: Path, statement: str) -> list[tuple[object, ...]]:
     return query_file(folder / "peeklock.db", statement)
 
 
-def test_a_killed_process_loses_no_reported_commit_and_leaves_no_half_one(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_acknowledged_commit_and_leaves_no_partial_one(tmp_path: Path) -> None:
     randomness = random.Random()
     reported = 0
     for _ in range(8):
@@ -81,7 +81,7 @@ def test_a_killed_process_leaves_no_body_too_few_and_none_too_many(tmp_path: Pat
         driver.store.close()
 
 
-def test_a_folder_held_by_another_process_is_refused_until_that_dies(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_uses_is_refused_until_that_process_ends(tmp_path: Path) -> None:
     child = start(f"hold({str(tmp_path)!r})")
     assert child.stdout
     assert child.stdout.readline() == "open\n"
@@ -100,7 +100,7 @@ def test_a_folder_held_in_this_process_is_refused_until_it_is_closed(sqlite: Dri
     open_store(tmp_path / "data").store.close()
 
 
-def test_commits_fail_while_there_is_no_room_and_work_again_once_there_is(tmp_path: Path) -> None:
+def test_commits_fail_while_the_disk_is_full_and_succeed_afterwards(tmp_path: Path) -> None:
     child = start(f"run_out_of_room({str(tmp_path)!r})")
     child.communicate(timeout=60)
     assert child.returncode == 0
@@ -237,7 +237,7 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4, 99])
-def test_another_version_is_refused_in_a_sentence(tmp_path: Path, version: int) -> None:
+def test_another_version_of_the_disk_format_is_refused(tmp_path: Path, version: int) -> None:
     open_store(tmp_path).store.close()
     query(tmp_path, f"PRAGMA user_version = {version}")
     write_sums(tmp_path / "peeklock.db")

@@ -88,7 +88,7 @@ def have_no_room(folder: str) -> None:
 
 
 @pytest.mark.parametrize("suffer", ["have_syncs_fail", "have_no_room"])
-def test_a_commit_that_failed_is_not_there_after_a_crash(tmp_path: Path, suffer: str) -> None:
+def test_a_failed_commit_is_absent_after_a_crash(tmp_path: Path, suffer: str) -> None:
     in_child(f"{suffer}({str(tmp_path)!r})")
     driver = opened(tmp_path)
     assert driver.numbers(1) == [1, 2]

@@ -51,12 +51,12 @@ def in_child(call: str, status: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_any_moment_leaves_an_index_that_is_opened_and_right(tmp_path: Path, seed: int) -> None:
+def test_a_power_cut_at_any_moment_leaves_a_correct_index(tmp_path: Path, seed: int) -> None:
     assert "power cuts" in in_child(f"power_cuts.run({str(tmp_path)!r}, {seed})").stdout
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5, 6, 13, 22])
-def test_a_sync_that_failed_and_then_succeeds_is_not_believed(tmp_path: Path, failing: int) -> None:
+def test_a_sync_that_succeeds_after_a_failed_one_is_not_trusted(tmp_path: Path, failing: int) -> None:
     in_child(f"power_cuts.run({str(tmp_path)!r}, 7, {failing})")
 
 
@@ -220,7 +220,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flipped_bit_is_refused_or_leaves_a_state_that_was_committed(
+def test_a_flipped_bit_is_detected_or_leaves_a_committed_state(
     written: tuple[Path, dict[int, str]], tmp_path: Path, name: str
 ) -> None:
     folder, states = written

@@ -183,7 +183,7 @@ def two_groups(tmp_path: Path) -> tuple[Writing, list[LogPosition]]:
 
 
 @pytest.mark.parametrize("tail", ["cut off", "zeros", "noise"])
-def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(
+def test_a_tail_cut_at_any_byte_leaves_the_records_before_it(
     tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], tail: str
 ) -> None:
     writing, group = two_groups
@@ -200,7 +200,7 @@ def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(
             ends(tmp_path, synced=5)
 
 
-def test_a_changed_byte_is_torn_where_nothing_says_that_it_was_synced_and_damage_where_something_does(
+def test_a_changed_byte_counts_as_damage_only_if_its_record_is_known_to_be_synced(
     tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]]
 ) -> None:
     """A damaged payload affects one message: its record is applied, and the message is reported when it is read."""
@@ -220,7 +220,7 @@ def test_a_changed_byte_is_torn_where_nothing_says_that_it_was_synced_and_damage
                 assert sum(not record.is_sound for record in found) == was_synced, at
 
 
-def test_damage_in_a_group_that_another_follows_is_known_without_the_file(tmp_path: Path) -> None:
+def test_damage_before_the_last_group_is_detected_without_the_sync_file(tmp_path: Path) -> None:
     writing = Writing(tmp_path)
     (first,) = writing.commit(b"one")
     writing.commit(b"two")
@@ -234,7 +234,7 @@ def test_damage_in_a_group_that_another_follows_is_known_without_the_file(tmp_pa
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_what_was_torn_is_put_aside_and_never_comes_back(
+def test_an_incomplete_record_is_kept_in_a_file_and_never_replayed(
     tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The later records of the group are intact: they would follow a record as long as the first."""
@@ -339,7 +339,7 @@ def test_a_log_that_is_opened_again_goes_on_in_its_last_segment(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_orderly", [True, False])
-def test_on_a_full_disk_a_log_that_is_opened_again_has_room_to_settle(
+def test_on_a_full_disk_a_reopened_log_has_room_for_settlements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_orderly: bool
 ) -> None:
     first = Writing(tmp_path)
@@ -472,9 +472,7 @@ def test_records_are_replayed_across_segments(tmp_path: Path, five_segments: lis
 
 
 @pytest.mark.parametrize("missing", [2, 3, 4])
-def test_a_missing_segment_is_told_in_a_sentence(
-    tmp_path: Path, five_segments: list[LogPosition], missing: int
-) -> None:
+def test_a_missing_segment_is_reported(tmp_path: Path, five_segments: list[LogPosition], missing: int) -> None:
     Segments(tmp_path).path(missing).unlink()
     with pytest.raises(StoreError, match=rf"log-000000000{missing + 1} begins with commit {missing + 1}, .* missing"):
         ends(tmp_path)

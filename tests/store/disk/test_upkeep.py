@@ -87,7 +87,7 @@ def break_head(folder: Path, payload: bytes) -> None:
     file.write_bytes(data)
 
 
-def test_a_sound_folder_is_found_sound_and_stays_as_it_is(data: Path) -> None:
+def test_checking_an_undamaged_folder_reports_nothing_and_changes_nothing(data: Path) -> None:
     before = hashes(data)
     checked = check(data)
     assert checked.is_sound, checked.findings
@@ -196,7 +196,7 @@ def test_a_message_that_a_broker_found_damaged_is_taken_out(data: Path) -> None:
     assert open_store(data).entities[0].counters.damaged == 0
 
 
-def test_a_commit_that_cannot_be_read_is_skipped_and_those_behind_it_are_kept(data: Path) -> None:
+def test_an_unreadable_commit_is_skipped_and_later_commits_are_kept(data: Path) -> None:
     first, _ = unapplied(data)
     break_head(data, first)
     with pytest.raises(StoreError, match="is damaged: at offset"):
@@ -287,7 +287,7 @@ def test_a_backup_has_all_that_was_acknowledged_and_is_sound(data: Path, tmp_pat
     assert check(tmp_path / "restored").is_sound
 
 
-def test_a_backup_is_whole_or_not_there(data: Path, tmp_path: Path) -> None:
+def test_a_backup_is_complete_or_absent(data: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(StoreError, match="is not an empty folder"):
@@ -313,7 +313,7 @@ def test_a_folder_is_described_while_it_is_used(data: Path) -> None:
     driver.store.close()
 
 
-def test_a_damaged_message_that_the_index_does_not_have_yet_is_found_and_taken_out(data: Path) -> None:
+def test_a_damaged_message_that_the_index_does_not_have_yet_is_found_and_removed(data: Path) -> None:
     first, _ = unapplied(data)
     flip(data, first)
     before = hashes(data)
