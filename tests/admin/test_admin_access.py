@@ -73,7 +73,7 @@ def test_a_token_is_accepted_for_some_minutes_after_it_has_expired(start_broker:
     assert (answer.status, "The token has expired: it was valid until " in answer.detail) == (401, True)
 
 
-def test_a_connection_over_amqp_has_no_such_grace(start_broker: StartBroker) -> None:
+def test_a_connection_over_amqp_does_not_accept_expired_tokens(start_broker: StartBroker) -> None:
     broker = start_broker(data=None)
     broker.advance(3600 + 1)
     with (
@@ -91,14 +91,14 @@ def test_a_token_covers_what_it_was_made_for_and_what_is_below(port: int) -> Non
     assert atom.put("/news/subscriptions/s", subscription(), Authorization=atom.token("news")).status == 201
 
 
-def test_only_who_may_manage_administers(port: int) -> None:
+def test_administration_requires_manage(port: int) -> None:
     answer = AtomClient(port, "reader", "key-of-reader").get("/a")
     assert answer.status == 401
     assert "'Manage' claim is required" in answer.detail
     assert AtomClient(port, "sender", "key-of-sender").delete("/c").status == 401
 
 
-def test_a_rule_of_an_entity_administers_that_entity_and_nothing_else(port: int) -> None:
+def test_a_rule_of_an_entity_administers_that_entity_only(port: int) -> None:
     mine = AtomClient(port, "mine", "key-of-mine")
     assert mine.get("/a").status == 200
     assert mine.put("/A", queue("<UserMetadata>m</UserMetadata>"), If_Match="*").status == 200
@@ -118,7 +118,7 @@ def test_a_rule_of_a_topic_administers_its_subscriptions_and_their_rules(port: i
     assert editor.get("/a").status == 401
 
 
-def test_who_administers_one_entity_forwards_only_to_where_they_may_send(port: int) -> None:
+def test_a_key_of_one_entity_forwards_only_to_entities_it_may_send_to(port: int) -> None:
     mine, root = AtomClient(port, "mine", "key-of-mine"), AtomClient(port)
     to_c = queue("<ForwardTo>c</ForwardTo>")
     assert mine.put("/a", to_c, If_Match="*").status == 401

@@ -162,7 +162,7 @@ KEYLESS = queue(
 )
 
 
-def test_keys_that_are_not_given_are_made_up_for_a_new_rule() -> None:
+def test_missing_keys_of_a_new_rule_are_generated() -> None:
     first, second = (read(KEYLESS)["authorization_rules"][0] for _ in range(2))
     assert len({first.primary_key, first.secondary_key, second.primary_key, second.secondary_key}) == 4
     assert len(first.primary_key) == 44

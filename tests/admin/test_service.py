@@ -92,7 +92,7 @@ def test_addresses_have_the_spelling_that_clients_cut_names_out_of(news: AtomCli
     assert shown.xml.findtext(f"{A}title") == "$Default"
 
 
-def test_a_client_that_names_no_version_gets_addresses_without_one(news: AtomClient) -> None:
+def test_a_request_without_a_version_gets_addresses_without_a_version(news: AtomClient) -> None:
     base = f"http://127.0.0.1:{news.port}/news/subscriptions/all"
     assert news.get("/news/subscriptions/all").xml.findtext(f"{A}id") == base
     (entry,) = news.get("/news/subscriptions/all/rules").xml.findall(f"{A}entry")
@@ -100,7 +100,7 @@ def test_a_client_that_names_no_version_gets_addresses_without_one(news: AtomCli
 
 
 @pytest.mark.parametrize("path", ["/shop/orders", "/shop%2Forders", "/SHOP%2forders/", "/shop/orders/"])
-def test_a_slash_in_a_name_may_be_written_either_way(atom: AtomClient, path: str) -> None:
+def test_a_slash_in_a_name_may_be_percent_encoded_or_not(atom: AtomClient, path: str) -> None:
     assert atom.put(path, queue()).status == 201
     assert atom.get("/Shop/Orders").xml.findtext(f"{A}title", "").lower() == "shop/orders"
     assert atom.delete("/shop%2Forders").status == 200
@@ -115,7 +115,7 @@ def test_what_is_not_said_is_the_profiles_for_a_new_entity_and_as_before_for_an_
     assert (updated.said("LockDuration"), updated.said("MaxDeliveryCount")) == ("PT2M", "5")
 
 
-def test_the_delivery_count_may_be_as_high_as_nservicebus_asks_for(atom: AtomClient) -> None:
+def test_the_maximum_delivery_count_may_be_the_one_of_nservicebus(atom: AtomClient) -> None:
     created = atom.put("/orders", queue(f"<MaxDeliveryCount>{2**31 - 1}</MaxDeliveryCount>"))
     assert (created.status, created.said("MaxDeliveryCount")) == (201, "2147483647")
     assert atom.put("/more", queue(f"<MaxDeliveryCount>{2**31}</MaxDeliveryCount>")).status == 400
@@ -127,7 +127,7 @@ def test_a_text_is_cleared_by_leaving_it_out(atom: AtomClient) -> None:
     assert (updated.said("UserMetadata"), updated.said("ForwardTo")) == (None, None)
 
 
-def test_the_order_by_priority_is_set_on_creation_and_stays_when_an_update_does_not_name_it(atom: AtomClient) -> None:
+def test_an_update_without_order_by_priority_keeps_it(atom: AtomClient) -> None:
     created = atom.put("/orders", queue("<OrderByPriority>true</OrderByPriority>"))
     assert (created.status, created.said("OrderByPriority")) == (201, "true")
     updated = atom.put("/orders", queue("<LockDuration>PT40S</LockDuration>"), If_Match="*")
@@ -137,7 +137,7 @@ def test_the_order_by_priority_is_set_on_creation_and_stays_when_an_update_does_
     assert "OrderByPriority of 'orders' false: cannot be changed once the entity exists" in refused.detail
 
 
-def test_clients_of_the_service_see_nothing_of_a_setting_that_it_does_not_have(atom: AtomClient) -> None:
+def test_descriptions_omit_a_setting_that_azure_does_not_have(atom: AtomClient) -> None:
     assert "OrderByPriority" not in atom.put("/orders", queue()).text
     assert "OrderByPriority" not in atom.put("/shop", topic()).text
 
@@ -233,7 +233,7 @@ def test_a_create_of_what_is_there_is_a_conflict(news: AtomClient) -> None:
         assert answer.detail.startswith("SubCode=40900. ")
 
 
-def test_an_update_of_what_is_not_there_finds_nothing(atom: AtomClient) -> None:
+def test_an_update_of_an_unknown_entity_is_not_found(atom: AtomClient) -> None:
     for path, body in (
         ("/none", queue()),
         ("/none/subscriptions/s", subscription()),
@@ -245,7 +245,7 @@ def test_an_update_of_what_is_not_there_finds_nothing(atom: AtomClient) -> None:
     assert atom.put("/none/subscriptions/s", subscription()).status == 404
 
 
-def test_an_update_of_another_state_than_the_named_one_fails(atom: AtomClient) -> None:
+def test_an_update_with_another_etag_fails(atom: AtomClient) -> None:
     first = atom.get("/queue").etag
     changed = queue("<MaxDeliveryCount>2</MaxDeliveryCount>")
     assert atom.put("/queue", changed, If_Match=f'"other", {first}').status == 200
@@ -259,7 +259,7 @@ def test_an_update_of_another_state_than_the_named_one_fails(atom: AtomClient) -
     assert atom.delete("/queue", If_Match=second).status == 200
 
 
-def test_a_refused_rule_tells_that_its_subscription_has_none(news: AtomClient) -> None:
+def test_the_error_of_a_refused_rule_says_that_its_subscription_has_no_rule(news: AtomClient) -> None:
     path, wrong = (
         "/news/subscriptions/all/rules/",
         rule('<Filter i:type="SqlFilter"><SqlExpression>a =</SqlExpression></Filter>'),
@@ -334,7 +334,7 @@ def test_the_size_of_a_message_cannot_be_set_in_a_version_that_does_not_know_it(
     assert atom.put("/sized?api-version=2021-05", sized).status == 201
 
 
-def test_what_is_fixed_when_an_entity_is_made_cannot_be_updated(atom: AtomClient) -> None:
+def test_settings_fixed_at_creation_cannot_be_updated(atom: AtomClient) -> None:
     answer = atom.put("/queue", queue("<RequiresSession>true</RequiresSession>"), If_Match="*")
     assert answer.status == 400
     assert "RequiresSession" in answer.detail
@@ -423,7 +423,7 @@ def is_waited_for(broker: BrokerThread) -> bool:
     return broker.call(lambda: bool(broker.broker.namespace.journal._barriers))
 
 
-def test_a_change_is_answered_when_it_is_durable_and_another_meanwhile_is_refused(start_broker: StartBroker) -> None:
+def test_a_change_is_answered_when_durable_and_a_concurrent_change_is_refused(start_broker: StartBroker) -> None:
     store = HeldStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     atom = AtomClient(broker.broker.port)
@@ -509,7 +509,7 @@ def test_a_change_that_the_store_refuses_has_not_happened(
 # --- the log ---
 
 
-def test_every_change_is_one_line_with_who_and_what_and_no_secret(
+def test_every_change_is_one_log_line_with_client_and_change_and_no_secret(
     atom: AtomClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "peeklock.admin.service")

@@ -30,7 +30,7 @@ DOCTYPE = b"""<!DOCTYPE entry><entry/>"""
 
 
 @pytest.mark.parametrize("data", [BOMB, EXTERNAL, DOCTYPE])
-def test_a_document_type_is_refused_and_with_it_entities(data: bytes) -> None:
+def test_a_document_type_with_its_entities_is_refused(data: bytes) -> None:
     with pytest.raises(MarkupError, match="document type or entities"):
         parse(data)
 
@@ -40,7 +40,7 @@ def test_an_entity_that_nobody_declared_is_refused() -> None:
         parse(b"<entry>&file;</entry>")
 
 
-def test_a_document_as_deep_as_allowed_is_read_and_a_deeper_one_is_not() -> None:
+def test_a_document_at_the_depth_limit_is_read_and_a_deeper_one_refused() -> None:
     assert parse(b"<a>" * MAX_XML_DEPTH + b"</a>" * MAX_XML_DEPTH).tag == "a"
     with pytest.raises(MarkupError, match=f"deeper than {MAX_XML_DEPTH}"):
         parse(b"<a>" * (MAX_XML_DEPTH + 1) + b"</a>" * (MAX_XML_DEPTH + 1))

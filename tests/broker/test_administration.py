@@ -282,7 +282,7 @@ def test_what_is_not_there_is_neither_updated_nor_deleted() -> None:
         ({"enable_partitioning": True}, "EnablePartitioning"),
     ],
 )
-def test_a_setting_that_is_fixed_cannot_be_updated(setting: dict[str, Any], name: str) -> None:
+def test_a_fixed_setting_cannot_be_updated(setting: dict[str, Any], name: str) -> None:
     world = start(queue("other"), topic("t", "a"))
     administration = world.administration
     with pytest.raises(DefinitionError, match=f"{name} of 'other' true: cannot be changed"):
@@ -295,7 +295,7 @@ def test_a_setting_that_is_fixed_cannot_be_updated(setting: dict[str, Any], name
             administration.update_topic(topic("t", **setting), lambda error: None)
 
 
-def test_who_forwards_must_name_a_queue_or_topic_that_is_there() -> None:
+def test_the_destination_of_forwarding_must_exist() -> None:
     world = start(queue(), topic("t", "a"))
     administration = world.administration
     for setting in ("forward_to", "forward_dead_lettered_messages_to"):
@@ -315,7 +315,7 @@ def test_who_forwards_must_name_a_queue_or_topic_that_is_there() -> None:
     world.check()
 
 
-def test_what_the_profile_forbids_is_refused() -> None:
+def test_settings_that_the_profile_forbids_are_refused() -> None:
     world = start(queue())
     too_long = queue("new", lock_duration_ms=HOUR)
     for change, definition in (
@@ -494,7 +494,7 @@ def test_nothing_of_a_topic_that_is_being_deleted_is_changed() -> None:
 # --- updating ---
 
 
-def test_an_update_is_in_force_and_survives_a_restart(store: Any) -> None:
+def test_an_update_takes_effect_and_survives_a_restart(store: Any) -> None:
     world = start(queue(), topic("t", "a"), store=store)
     administration = world.administration
     assert world.administer(administration.update_queue, queue("Q", max_delivery_count=1)) is None
@@ -546,7 +546,7 @@ def test_an_update_that_could_not_be_stored_is_not_in_force() -> None:
     world.check()
 
 
-def test_a_status_is_in_force_at_once() -> None:
+def test_a_change_of_status_takes_effect_at_once() -> None:
     world = start(queue())
     watching = AttachedLink(world.queue()), AttachedLink(world.dead_letters())
     change = world.administration.update_queue
@@ -563,7 +563,7 @@ def test_a_status_is_in_force_at_once() -> None:
     assert Receiver(world, world.queue()).bodies == ["one"]
 
 
-def test_a_size_is_in_force_at_once() -> None:
+def test_a_change_of_the_maximum_size_takes_effect_at_once() -> None:
     world = start(queue(max_size_in_megabytes=2), profile=PROFILES["unlimited"])
     world.send("x" * 1_200_000)
     change = world.administration.update_queue
@@ -668,7 +668,7 @@ def test_looking_is_no_use_of_an_entity_and_receiving_is() -> None:
 # --- deleting ---
 
 
-def test_what_is_deleted_is_gone_with_all_that_belongs_to_it(store: Any) -> None:
+def test_deleting_an_entity_removes_its_messages_and_sub_queues(store: Any) -> None:
     world = start(queue("other"), queue(), topic("t", "a", "b"), session_queue("s"), store=store)
     world.send("x" * 1000, "y", to="t")
     world.send("x", "y")
@@ -711,7 +711,7 @@ def test_whoever_stands_at_an_entity_hears_that_it_is_gone() -> None:
         assert isinstance(link.failures[0], EntityNotFound)
 
 
-def test_what_was_made_again_starts_clean(store: Any) -> None:
+def test_an_entity_created_again_starts_empty(store: Any) -> None:
     world = start(queue("other"), session_queue("q"), topic("t", "a"), store=store)
     world.send("old", session_id="x")
     world.send("later", session_id="x", at=world.clock() + MINUTE)

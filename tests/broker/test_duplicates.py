@@ -51,14 +51,14 @@ def refuse(changes: Changes) -> StoreFull:
 # --- the window ---
 
 
-def test_a_repetition_is_taken_and_dropped() -> None:
+def test_a_duplicate_is_accepted_and_dropped() -> None:
     world = World(detecting())
     assert world.send("one", "one", "two") == [None, None, None]
     assert world.bodies() == ["one", "two"]
     world.check()
 
 
-def test_an_entity_that_remembers_as_many_ids_as_it_may_refuses_new_ones_and_forgets_none() -> None:
+def test_an_entity_at_its_limit_of_ids_refuses_new_ids_and_forgets_none() -> None:
     world = World(detecting(), max_message_ids=3)
     assert world.send("one", "two") == [None, None]
     with pytest.raises(QuotaExceeded, match=r"remembers 2 message ids .* the limit is 3"):
@@ -98,7 +98,7 @@ def test_nothing_is_dropped_where_duplicates_are_not_detected() -> None:
     assert world.bodies() == ["one", "one"]
 
 
-def test_the_first_is_remembered_though_it_was_received() -> None:
+def test_an_id_is_remembered_after_its_message_was_received() -> None:
     world = World(detecting())
     world.send("one")
     world.settle(world.queue().settlements.complete, Receiver(world, world.queue(), credit=1).locks[0])
@@ -152,7 +152,7 @@ def test_the_window_can_be_changed() -> None:
 
 
 @pytest.mark.parametrize("after_restart", [False, True])
-def test_ids_that_ran_out_are_forgotten_in_memory_and_in_the_store(store: Any, after_restart: bool) -> None:
+def test_expired_ids_are_forgotten_in_memory_and_in_the_store(store: Any, after_restart: bool) -> None:
     world = World(detecting(), store=store)
     world.send(*(str(number) for number in range(100)))
     world.advance(MINUTE)
@@ -187,7 +187,7 @@ def test_ids_that_the_store_does_not_forget_at_once_are_forgotten_later() -> Non
 # --- restarts ---
 
 
-def test_ids_are_remembered_over_a_restart(store: Any) -> None:
+def test_ids_are_remembered_after_a_restart(store: Any) -> None:
     world = World(detecting(), topic("t", "a", requires_duplicate_detection=True), store=store)
     world.send("one")
     world.send("one", to="t")
@@ -236,7 +236,7 @@ def both_on_their_way(store: FlakyStore) -> tuple[World, list[BrokerError | None
     return world, first, second
 
 
-def test_a_repetition_of_what_is_on_its_way_is_dropped_when_that_has_arrived() -> None:
+def test_a_duplicate_of_a_message_being_stored_is_dropped_once_that_is_durable() -> None:
     store = FlakyStore()
     world, first, second = both_on_their_way(store)
     store.release_commits()
@@ -246,7 +246,7 @@ def test_a_repetition_of_what_is_on_its_way_is_dropped_when_that_has_arrived() -
     world.check()
 
 
-def test_a_repetition_fails_too_when_the_first_was_not_stored() -> None:
+def test_a_duplicate_fails_if_the_first_message_was_not_stored() -> None:
     store = FlakyStore()
     world, first, second = both_on_their_way(store)
     store.fails = refuse
@@ -345,14 +345,14 @@ def discharge_and_send(world: World) -> tuple[list[BrokerError | None], list[Bro
     return discharged, world.send("one")
 
 
-def test_a_send_that_repeats_what_a_transaction_sends_in_the_same_turn_is_accepted() -> None:
+def test_a_duplicate_of_a_transactions_message_in_the_same_turn_is_accepted() -> None:
     world = World(detecting())
     assert discharge_and_send(world) == ([None], [None])
     assert world.bodies() == ["one"]
     world.check()
 
 
-def test_a_send_that_repeats_what_is_forwarded_in_the_same_turn_is_accepted() -> None:
+def test_a_duplicate_of_a_forwarded_message_in_the_same_turn_is_accepted() -> None:
     world = World(detecting(), QueueDefinition(name="source", forward_to="q"))
     sent: list[BrokerError | None] = []
     world.queue("source").send([incoming("one")], lambda error: None)
@@ -366,7 +366,7 @@ def test_a_send_that_repeats_what_is_forwarded_in_the_same_turn_is_accepted() ->
     world.check()
 
 
-def test_a_send_waits_for_what_it_repeats_while_that_is_tried_again() -> None:
+def test_a_duplicate_waits_while_the_first_message_is_retried() -> None:
     """A commit is tried again without its sends: duplicates of the rest must not get an early outcome."""
     store = FlakyStore()
     world = World(detecting(), QueueDefinition(name="full"), store=store)
@@ -407,7 +407,7 @@ def test_a_send_fails_with_the_transaction_that_it_repeats() -> None:
 # --- batches, transactions, messages for later ---
 
 
-def test_a_batch_may_repeat_itself() -> None:
+def test_duplicates_within_a_batch_are_dropped() -> None:
     world = World(detecting())
     assert world.send_together(*map(incoming, ("one", "two", "one"))) == [None]
     assert world.send_together(*map(incoming, ("two", "three"))) == [None]
@@ -438,7 +438,7 @@ def test_an_id_in_a_transaction_counts_from_its_commit(fail: bool) -> None:
     world.check()
 
 
-def test_a_message_for_later_counts_from_when_it_was_sent() -> None:
+def test_a_scheduled_message_counts_as_sent_for_duplicate_detection() -> None:
     world = World(detecting())
     world.send("later", at=world.clock() + 2 * WINDOW)
     world.send("later")
@@ -451,7 +451,7 @@ def test_a_message_for_later_counts_from_when_it_was_sent() -> None:
     world.check()
 
 
-def test_a_message_that_is_cancelled_frees_nothing() -> None:
+def test_cancelling_a_scheduled_message_does_not_free_its_id() -> None:
     world = World(detecting())
     queue = world.queue()
     admitted = queue.admit([incoming("later", at=world.clock() + MINUTE)])
@@ -466,7 +466,7 @@ def test_a_message_that_is_cancelled_frees_nothing() -> None:
 # --- what an id is ---
 
 
-def test_a_message_without_an_id_is_never_a_repetition() -> None:
+def test_a_message_without_an_id_is_never_a_duplicate() -> None:
     world = World(detecting())
     for _ in range(2):
         world.send_together(message("same"))
@@ -508,7 +508,7 @@ def test_ids_of_every_type_are_compared(first: Any, second: Any, is_same: bool) 
     ],
 )
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_in_partitions_an_id_is_one_with_its_partition_key(
+def test_with_partitions_the_partition_key_must_be_equal_too(
     first: dict[str, str], second: dict[str, str], is_same: bool, partitioned: bool
 ) -> None:
     world = World(detecting(enable_partitioning=partitioned), profile=PROFILES["unlimited"])

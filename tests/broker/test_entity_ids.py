@@ -145,7 +145,7 @@ def test_an_id_is_free_when_reads_that_were_asked_before_are_answered() -> None:
 # --- in a namespace ---
 
 
-def test_creating_and_deleting_goes_on_for_ever(store: FlakyStore | AwaitedStore) -> None:
+def test_any_number_of_entities_can_be_created_and_deleted_over_time(store: FlakyStore | AwaitedStore) -> None:
     """A client that may manage one topic cannot prevent others from creating entities."""
     world = World(queue("other"), topic("t"), store=store, highest_entity_id=FEW)
     given: set[int] = set()
@@ -536,7 +536,7 @@ def tell(story: Churn) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_happens_no_entity_has_anything_of_the_one_that_had_its_id(
+def test_an_entity_never_gets_data_of_an_earlier_entity_with_its_id(
     seed: int, store: FlakyStore | AwaitedStore
 ) -> None:
     tell(Churn(seed, store))

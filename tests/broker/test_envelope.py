@@ -231,7 +231,7 @@ def test_the_time_of_a_scheduled_message_is_read_and_kept() -> None:
         )
 
 
-def test_a_delivery_time_of_jms_schedules_a_message_and_is_kept() -> None:
+def test_a_delivery_time_of_jms_schedules_a_message_and_is_returned() -> None:
     annotations: dict[Any, Any] = {Symbol("x-opt-delivery-time"): 5000}
     assert read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False).scheduled_at == 5000
     assert kept_annotations(annotations) == annotations

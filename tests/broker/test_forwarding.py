@@ -63,14 +63,14 @@ def refuse_forwards(changes: Changes) -> StoreError | None:
 # --- where messages go ---
 
 
-def test_a_message_goes_on_to_another_queue() -> None:
+def test_a_message_is_forwarded_to_another_queue() -> None:
     world = pair()
     assert world.send("one", "two") == [None, None]
     assert (world.bodies("q"), world.bodies("to")) == ([], ["one", "two"])
     world.check()
 
 
-def test_a_message_goes_on_to_a_topic() -> None:
+def test_a_message_is_forwarded_to_a_topic() -> None:
     world = World(queue("q", "t"), topic("t", subscription("reds", sql("r", "colour = 'red'")), "all"))
     world.send("red", application_properties={"colour": "red"})
     world.send("x" * 1000)
@@ -87,7 +87,7 @@ def test_a_message_that_the_topic_drops_is_gone() -> None:
     world.check()
 
 
-def test_a_message_goes_on_from_a_subscription() -> None:
+def test_a_message_is_forwarded_from_a_subscription() -> None:
     world = World(topic("t", subscription("sub", forward_to="to"), "kept"), queue("to"))
     world.send("x" * 1000, to="t")
     assert world.bodies("t/Subscriptions/sub") == []
@@ -95,14 +95,14 @@ def test_a_message_goes_on_from_a_subscription() -> None:
     world.check()
 
 
-def test_a_message_goes_on_to_sessions() -> None:
+def test_a_message_is_forwarded_to_a_queue_with_sessions() -> None:
     world = World(queue("q", "s"), session_queue("s"))
     world.send("one", properties=Properties(message_id="1", group_id="x"))
     assert SessionReceiver(world, "x").bodies == ["one"]
     world.check()
 
 
-def test_dead_letters_go_on_and_say_where_they_come_from() -> None:
+def test_dead_letters_are_forwarded_with_their_source() -> None:
     world = World(queue("q", forward_dead_lettered_messages_to="letters"), queue("letters"))
     world.send("one")
     world.settle(world.queue().settlements.dead_letter, Receiver(world, world.queue()).locks[0], "because", "of this")
@@ -130,7 +130,7 @@ def test_what_expires_goes_the_way_of_dead_letters() -> None:
     world.check()
 
 
-def test_a_source_cannot_be_received_from() -> None:
+def test_a_forwarding_entity_cannot_be_received_from() -> None:
     world = World(queue("q", "to", forward_dead_lettered_messages_to="to"), queue("to"))
     for path in ("q", "q/$DeadLetterQueue"):
         with pytest.raises(OperationNotAllowed, match="forwards its messages to 'to'"):
@@ -175,7 +175,7 @@ def test_all_else_in_a_message_is_kept() -> None:
     )
 
 
-def test_the_time_to_live_goes_on_running() -> None:
+def test_the_time_to_live_continues_after_forwarding() -> None:
     store = FlakyStore()
     world = pair(store)
     store.fails = refuse_forwards
@@ -255,7 +255,7 @@ def test_a_queue_that_forwards_to_itself_is_a_loop(detects: bool) -> None:
 
 
 @pytest.mark.parametrize("detects", [False, True])
-def test_dead_letters_that_are_forwarded_to_their_queue_come_back_a_few_times(detects: bool) -> None:
+def test_dead_letters_forwarded_to_their_own_queue_return_a_few_times(detects: bool) -> None:
     world = World(queue("q", forward_dead_lettered_messages_to="q", requires_duplicate_detection=detects))
     receiver = Receiver(world, world.queue())
     world.send("one")
@@ -267,7 +267,7 @@ def test_dead_letters_that_are_forwarded_to_their_queue_come_back_a_few_times(de
     world.check()
 
 
-def test_a_queue_with_sessions_keeps_its_messages_whatever_forward_to_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_forward_to_has_no_effect_on_a_queue_with_sessions(caplog: pytest.LogCaptureFixture) -> None:
     world = World(session_queue("s", forward_to="to"), queue("to"))
     assert "'s' has sessions: its ForwardTo has no effect" in caplog.text
     world.send("one", to="s", session_id="x")
@@ -322,7 +322,7 @@ def with_sessions(world: World) -> None:
     ],
 )
 @pytest.mark.parametrize("source", ["queue", "dead letters", "subscription"])
-def test_what_the_target_does_not_take_ends_in_the_transfer_dead_letter_queue(
+def test_messages_that_the_destination_refuses_go_to_the_transfer_dead_letter_queue(
     spoil: Callable[[World], None], reason: str, description: str, source: str
 ) -> None:
     target = queue("to", max_size_in_megabytes=1)
@@ -370,7 +370,7 @@ def test_a_message_whose_properties_cannot_be_read_is_forwarded_all_the_same() -
     world.check()
 
 
-def test_what_was_set_aside_can_be_received_and_settled() -> None:
+def test_transfer_dead_letters_can_be_received_and_settled() -> None:
     world = pair()
     not_there(world)
     world.send("one")
@@ -393,7 +393,7 @@ def test_a_target_that_comes_back_gets_what_is_sent_then() -> None:
 # --- changed while it runs ---
 
 
-def test_what_waited_before_forwarding_was_set_moves() -> None:
+def test_messages_from_before_forwarding_was_set_are_forwarded() -> None:
     world = World(queue("q"), queue("to"))
     world.send("one", "two")
     assert world.administer(world.administration.update_queue, queue("q", "to")) is None
@@ -413,7 +413,7 @@ def test_what_a_receiver_holds_goes_when_it_is_given_back() -> None:
     world.check()
 
 
-def test_deferred_messages_stay() -> None:
+def test_deferred_messages_are_not_forwarded() -> None:
     world = World(queue("q"), queue("to"))
     world.send("aside")
     world.settle(world.queue().settlements.defer, Receiver(world, world.queue()).locks[0])
@@ -524,7 +524,7 @@ def test_messages_do_not_overtake_each_other_when_the_store_refuses_some() -> No
     world.check()
 
 
-def test_many_messages_keep_their_order_over_a_chain() -> None:
+def test_many_messages_keep_their_order_through_a_chain_of_entities() -> None:
     world = World(queue("q", "middle"), queue("middle", "to"), queue("to"))
     texts = [str(number) for number in range(2 * MAX_UNDER_WAY + 10)]
     world.send_together(*map(incoming, texts))
@@ -532,7 +532,7 @@ def test_many_messages_keep_their_order_over_a_chain() -> None:
     world.check()
 
 
-def test_a_restart_in_the_middle_loses_and_doubles_nothing(store: Any) -> None:
+def test_a_restart_during_forwarding_loses_and_duplicates_no_message(store: Any) -> None:
     world = World(queue("q", "middle"), queue("middle", "to"), queue("to"), store=store)
     texts = [str(number) for number in range(50)]
     outcomes: list[BrokerError | None] = []
@@ -549,7 +549,7 @@ def test_a_restart_in_the_middle_loses_and_doubles_nothing(store: Any) -> None:
     world.check()
 
 
-def test_what_was_made_durable_but_not_told_before_a_restart_is_not_forwarded_twice() -> None:
+def test_a_durable_but_unconfirmed_forward_is_not_repeated_after_a_restart() -> None:
     store = FlakyStore()
     world = pair(store)
     store.held_outcomes = []

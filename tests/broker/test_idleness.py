@@ -34,7 +34,7 @@ def is_there(world: World, path: str = "q") -> bool:
     return any(container.path == path for container in world.namespace.entities)
 
 
-def test_a_queue_that_nobody_uses_is_deleted() -> None:
+def test_an_unused_queue_is_deleted() -> None:
     world = World(queue(), queue("other", None))
     link = AttachedLink(world.queue("other"))
     world.advance(IDLE - 1)
@@ -55,7 +55,7 @@ def test_a_queue_with_sessions_is_deleted_too() -> None:
     assert not is_there(world)
 
 
-def test_sending_receiving_and_updating_are_uses() -> None:
+def test_sending_receiving_and_updating_reset_the_idle_timer() -> None:
     world = World(queue())
     for use in range(3):
         world.advance(IDLE - 1)
@@ -84,7 +84,7 @@ def test_looking_is_no_use() -> None:
 
 
 @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
-def test_as_long_as_somebody_stands_at_it_it_is_in_use(path: str) -> None:
+def test_an_entity_with_an_attached_link_is_in_use(path: str) -> None:
     world = World(queue())
     link = AttachedLink(world.queue(path))
     world.advance(3 * IDLE)
@@ -150,7 +150,7 @@ def test_the_time_starts_anew_with_the_broker() -> None:
     assert not is_there(world)
 
 
-def test_who_forwards_is_never_idle() -> None:
+def test_a_forwarding_entity_is_never_idle() -> None:
     world = World(queue(forward_to="to"), queue("to", None))
     world.advance(3 * IDLE)
     assert is_there(world)
@@ -196,7 +196,7 @@ def short(name: str, **settings: Any) -> Any:
     return subscription(name, auto_delete_on_idle_ms=IDLE, **settings)
 
 
-def test_a_subscription_that_nobody_receives_from_is_deleted_though_messages_wait_in_it() -> None:
+def test_an_idle_subscription_with_messages_is_deleted() -> None:
     world = World(topic("t", short("a"), "b"))
     world.send("one", to="t")
     world.advance(IDLE - 1)
@@ -233,7 +233,7 @@ def test_a_receiver_keeps_a_subscription() -> None:
     assert not is_there(world, "t/Subscriptions/a")
 
 
-def test_a_topic_goes_with_its_subscriptions() -> None:
+def test_an_idle_topic_is_deleted_with_its_subscriptions() -> None:
     world = World(topic("t", "a", auto_delete_on_idle_ms=IDLE))
     world.send("one", to="t")
     world.advance(IDLE)

@@ -49,7 +49,7 @@ def test_a_queue_is_found_in_any_case_and_shown_as_it_was_created(spelling: str)
 
 
 @pytest.mark.parametrize("path", ["nowhere", "", "q/", "q/x", "q/$DeadLetterQueue/$DeadLetterQueue"])
-def test_what_is_not_there_is_not_found(path: str) -> None:
+def test_an_unknown_entity_is_not_found(path: str) -> None:
     world = World()
     with pytest.raises(EntityNotFound, match="could not be found") as missing:
         world.queue(path)

@@ -90,7 +90,7 @@ def test_a_queue_without_the_setting_delivers_in_order_of_arrival_and_stores_no_
     assert not world.queue().delivers_by_priority
 
 
-def test_a_new_message_overtakes_however_many_wait() -> None:
+def test_a_message_with_a_higher_priority_overtakes_any_number_of_messages() -> None:
     world = World(queue())
     world.namespace._machinery.budget.limit = 50 * (200 + OBJECT_BYTES)
     send(world, *(f"4-{number}" for number in range(300)))
@@ -162,7 +162,7 @@ def test_a_store_that_cannot_be_read_for_a_while_changes_nothing_in_the_order() 
 
 
 @pytest.mark.parametrize("how", ["abandon", "release", "run out"])
-def test_a_message_that_is_given_back_takes_its_place_again(world: World, how: str) -> None:
+def test_an_unlocked_message_returns_to_its_place_in_its_priority(world: World, how: str) -> None:
     send(world, "4a", "4b", "9a", "4c")
     receiver = Receiver(world, world.queue(), credit=3)
     assert receiver.bodies == ["9a", "4a", "4b"]
@@ -192,7 +192,7 @@ def test_an_expired_message_is_not_delivered_and_becomes_a_dead_letter_in_order_
     check(world)
 
 
-def test_dead_letters_are_in_order_of_their_numbers_whatever_their_priority(world: World) -> None:
+def test_dead_letters_are_ordered_by_number_not_by_priority(world: World) -> None:
     send(world, "0a", "9a", "4a")
     for lock in Receiver(world, world.queue()).locks:
         world.settle(world.queue().settlements.dead_letter, lock)

@@ -244,7 +244,7 @@ def test_a_message_that_was_delivered_too_often_is_dead_lettered() -> None:
     assert world.queue("q/$deadletterqueue").counters.active == 1
 
 
-def test_a_message_is_delivered_as_often_as_an_int32_counts(tmp_path: Path) -> None:
+def test_the_maximum_delivery_count_may_be_the_largest_int32(tmp_path: Path) -> None:
     most = 2**31 - 1
     store = AwaitedStore(tmp_path)
     world = World(QueueDefinition(name="q", max_delivery_count=most), store=store)

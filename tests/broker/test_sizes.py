@@ -35,7 +35,7 @@ def set_state(world: World, session: str, state: bytes | None) -> BrokerError | 
 # --- states ---
 
 
-def test_the_states_of_sessions_count_in_the_size_of_their_queue_also_after_a_restart() -> None:
+def test_session_states_count_towards_the_size_of_their_queue_also_after_a_restart() -> None:
     world = World(session_queue())
     for name in ("a", "b"):
         SessionReceiver(world, name)
@@ -109,7 +109,7 @@ ALL = pytest.mark.parametrize("settle", [abandon, abandon_all, defer, defer_all,
 
 
 @ALL
-def test_properties_may_not_make_a_message_larger_than_the_entity_takes(settle: Settle) -> None:
+def test_properties_may_not_make_a_message_exceed_the_entitys_limit(settle: Settle) -> None:
     world = World()
     world.send("x" * (LIMIT // 2), "y" * (LIMIT // 2))
     receiver = Receiver(world, world.queue(), credit=2)
@@ -121,7 +121,7 @@ def test_properties_may_not_make_a_message_larger_than_the_entity_takes(settle: 
 
 
 @ALL
-def test_properties_are_refused_where_the_entity_is_full(settle: Settle) -> None:
+def test_added_properties_are_refused_if_the_entity_is_full(settle: Settle) -> None:
     world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
     world.send(*["x" * (LIMIT - 1000)] * 5)
     receiver = Receiver(world, world.queue(), credit=2)
@@ -153,7 +153,7 @@ def test_a_property_that_replaces_a_long_one_is_taken() -> None:
 
 
 @ALL
-def test_properties_on_their_way_to_the_store_count(settle: Settle) -> None:
+def test_properties_count_before_they_are_durable(settle: Settle) -> None:
     store = FlakyStore()
     world = World(QueueDefinition(name="q", max_size_in_megabytes=1), store=store)
     world.send(*["x"] * 10)
@@ -186,7 +186,7 @@ MANY = pytest.mark.parametrize("settle", [abandon_many, defer_all, dead_letter_m
 
 
 @MANY
-def test_properties_for_many_messages_count_for_each_of_them(settle: Settle) -> None:
+def test_properties_for_many_messages_count_for_each_message(settle: Settle) -> None:
     world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
     world.send(*["x"] * 10)
     receiver = Receiver(world, world.queue(), credit=10)
@@ -210,7 +210,7 @@ def test_properties_for_many_messages_are_bounded_in_bytes(settle: Settle) -> No
     world.check()
 
 
-def test_reasons_of_dead_letters_find_room_in_a_full_entity_but_not_without_end() -> None:
+def test_a_full_entity_accepts_a_limited_size_of_dead_letter_reasons() -> None:
     world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
     world.send(*["x" * (MEGABYTE // 5)] * 4, *["y"] * 200)
     receiver = Receiver(world, world.queue(), credit=204)
@@ -234,7 +234,7 @@ def test_reasons_of_dead_letters_find_room_in_a_full_entity_but_not_without_end(
 # --- what counts in the size of another entity ---
 
 
-def test_what_is_added_to_messages_and_sessions_of_a_subscription_counts_in_its_topic() -> None:
+def test_properties_and_session_states_of_a_subscription_count_towards_its_topic() -> None:
     definition = replace(topic("t", "s", subscription("z", requires_session=True)), max_size_in_megabytes=1)
     world = World(definition)
     world.send(*["x"] * 10, to="t", session_id="a")
@@ -250,7 +250,7 @@ def test_what_is_added_to_messages_and_sessions_of_a_subscription_counts_in_its_
         sessions.states.set("a", b"x", ignore)
 
 
-def test_what_is_added_to_dead_letters_counts_in_their_queue() -> None:
+def test_properties_added_to_dead_letters_count_towards_their_queue() -> None:
     world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
     world.send(*["x" * (LIMIT - 1000)] * 5)
     receiver = Receiver(world, world.queue())

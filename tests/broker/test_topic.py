@@ -75,28 +75,28 @@ def test_every_subscription_gets_a_copy_of_its_own() -> None:
     world.check()
 
 
-def test_a_message_without_subscriptions_is_taken_and_dropped() -> None:
+def test_a_message_to_a_topic_without_subscriptions_is_accepted_and_dropped() -> None:
     world = World(topic("t"))
     assert world.send("one", to="t") == [None]
     assert world.topic().size_in_bytes == 0
     world.check()
 
 
-def test_a_message_that_matches_nothing_is_taken_and_dropped() -> None:
+def test_a_message_that_matches_no_subscription_is_accepted_and_dropped() -> None:
     world = World(topic("t", subscription("reds", sql("r", "colour = 'red'")), subscription("none", rules=())))
     assert world.send("one", to="t", **colour("blue")) == [None]
     assert counts(world, "reds", "none") == [0, 0]
     world.check()
 
 
-def test_the_default_rule_lets_everything_pass() -> None:
+def test_the_default_rule_matches_every_message() -> None:
     world = World(topic("t", "all"))
     assert [rule.name for rule in world.administration.rules("t", "all")] == ["$Default"]
     world.send("one", to="t", **colour("blue"))
     assert counts(world, "all") == [1]
 
 
-def test_filters_say_who_gets_what() -> None:
+def test_a_subscription_gets_the_messages_that_its_filters_match() -> None:
     world = World(
         topic(
             "t",
@@ -140,7 +140,7 @@ def test_each_rule_with_an_action_that_matches_gives_a_copy_with_its_name() -> N
     world.check()
 
 
-def test_the_copies_of_one_message_all_tell_the_number_it_had_in_the_topic() -> None:
+def test_all_copies_of_a_message_have_its_number_in_the_topic() -> None:
     world = World(topic("t", subscription("all", sql("a", "1=1", "SET x = 1"), sql("b", "1=1", "SET x = 2"))))
     world.send("one", "two", to="t")
     told = [
@@ -153,7 +153,7 @@ def test_the_copies_of_one_message_all_tell_the_number_it_had_in_the_topic() -> 
     assert [number for number, _ in told] == [1, 2, 3, 4]
 
 
-def test_a_subscription_that_came_later_tells_the_number_of_the_topic_too() -> None:
+def test_copies_in_a_newer_subscription_have_the_number_in_the_topic_too() -> None:
     world = World(topic("t", "early"))
     world.send("one", "two", to="t")
     assert world.administer(world.administration.create_subscription, "t", subscription("late")) is None
@@ -173,7 +173,7 @@ def failing(**settings: Any) -> World:
     return World(topic("t", subscription("sub", sql("broken", "1 / size = 1"), **settings), "all"))
 
 
-def test_a_message_on_which_a_filter_fails_becomes_a_dead_letter_of_the_subscription() -> None:
+def test_a_message_for_which_a_filter_fails_is_dead_lettered_in_the_subscription() -> None:
     world = failing()
     properties = {"colour": "red", "size": 0}
     assert world.send(LONG, to="t", application_properties=properties) == [None]
@@ -189,7 +189,7 @@ def test_a_message_on_which_a_filter_fails_becomes_a_dead_letter_of_the_subscrip
     world.check()
 
 
-def test_it_is_dropped_when_the_subscription_does_not_want_to_know() -> None:
+def test_a_message_for_which_a_filter_fails_is_dropped_without_dead_lettering() -> None:
     world = failing(dead_lettering_on_filter_evaluation_exceptions=False)
     world.send("one", to="t", application_properties={"size": 0})
     assert counts(world, "sub", "all") == [0, 1]
@@ -241,7 +241,7 @@ def with_sessions() -> World:
     return World(topic("t", subscription("s", requires_session=True), "all"))
 
 
-def test_one_subscription_may_have_sessions_and_another_not() -> None:
+def test_subscriptions_with_and_without_sessions_can_have_one_topic() -> None:
     world = with_sessions()
     world.send("one", to="t", session_id="x")
     world.send("two", to="t", session_id="y")
@@ -252,7 +252,7 @@ def test_one_subscription_may_have_sessions_and_another_not() -> None:
     world.check()
 
 
-def test_a_message_without_a_session_id_becomes_a_dead_letter_where_there_are_sessions() -> None:
+def test_a_message_without_a_session_id_is_dead_lettered_in_subscriptions_with_sessions() -> None:
     world = with_sessions()
     assert world.send("one", to="t") == [None]
     assert world.bodies(ALL) == ["one"]
@@ -294,7 +294,7 @@ def test_an_action_may_give_a_message_its_session() -> None:
         (None, None, None, None),
     ],
 )
-def test_a_copy_lives_as_long_as_the_message_the_topic_and_the_subscription_allow(
+def test_a_copy_has_the_shortest_time_to_live_of_message_topic_and_subscription(
     of_message: int | None, of_topic: int | None, of_subscription: int | None, expected: int | None
 ) -> None:
     def ms(seconds: int | None) -> int | None:
@@ -313,7 +313,7 @@ def test_a_copy_lives_as_long_as_the_message_the_topic_and_the_subscription_allo
     assert read.properties.absolute_expiry_time == copy.expires_at
 
 
-def test_copies_expire_each_by_itself() -> None:
+def test_copies_expire_independently() -> None:
     dead = subscription("dead", default_message_ttl_ms=10 * SECOND, dead_lettering_on_message_expiration=True)
     world = World(topic("t", subscription("short", default_message_ttl_ms=5 * SECOND), dead, "long"))
     world.send(LONG, to="t")
@@ -342,7 +342,7 @@ def test_all_copies_are_one_commit() -> None:
     assert commits == [5]
 
 
-def test_a_commit_that_fails_leaves_nothing_anywhere_and_the_sender_hears() -> None:
+def test_a_failed_commit_stores_no_copy_and_the_message_is_rejected() -> None:
     store = FlakyStore()
     world = World(topic("t", "a", "b"), store=store)
     receivers = [Receiver(world, world.subscription(name)) for name in ("a", "b")]
@@ -384,7 +384,7 @@ def test_a_batch_is_accepted_whole_or_not_at_all() -> None:
 # --- for later ---
 
 
-def test_a_message_for_later_is_copied_when_it_is_due() -> None:
+def test_a_scheduled_message_is_copied_when_it_is_due() -> None:
     world = World(topic("t", subscription("reds", sql("r", "colour = 'red'")), "all"))
     world.send("later", to="t", at=world.clock() + MINUTE, **colour("red"))
     assert counts(world, "reds", "all") == [0, 0]
@@ -398,7 +398,7 @@ def test_a_message_for_later_is_copied_when_it_is_due() -> None:
     world.check()
 
 
-def test_rules_judge_a_message_for_later_as_they_are_when_it_is_due() -> None:
+def test_a_scheduled_message_is_matched_by_the_rules_at_its_due_time() -> None:
     world = World(topic("t", subscription("sub", sql("r", "colour = 'red'"))))
     world.send("later", to="t", at=world.clock() + MINUTE, **colour("blue"))
     change = world.administration.update_rule
@@ -491,7 +491,7 @@ def test_a_long_body_is_stored_once_and_freed_with_the_last_copy(store: Any) -> 
     world.check()
 
 
-def test_a_body_goes_with_the_subscription_that_had_it_last(store: Any) -> None:
+def test_a_body_is_freed_with_the_last_subscription_that_has_it(store: Any) -> None:
     world = World(topic("t", "a", "b"), store=store)
     world.send(LONG, to="t")
     assert world.administer(world.administration.delete_subscription, "t", "a") is None
@@ -536,7 +536,7 @@ def full_message(text: str) -> bytes:
     ).encode()
 
 
-def test_what_is_delivered_is_byte_for_byte_what_was_sent(store: Any) -> None:
+def test_a_delivered_message_is_byte_for_byte_the_sent_one(store: Any) -> None:
     world = World(topic("t", "a", "b", subscription("s", requires_session=True)), store=store)
     sent = full_message(LONG)
     world.send_together(read_incoming(sent, reads_session_id=True), to="t")
@@ -578,7 +578,7 @@ def test_copies_with_shared_bodies_are_peeked_deferred_and_dead_lettered_like_an
     world.check()
 
 
-def test_an_action_on_one_copy_leaves_the_others_as_they_were() -> None:
+def test_an_action_changes_only_its_own_copy() -> None:
     world = World(topic("t", subscription("acts", sql("r", "1=1", "SET colour = 'blue'")), "all"))
     sent = full_message(LONG)
     world.send_together(read_incoming(sent, reads_session_id=False), to="t")
@@ -625,7 +625,7 @@ def fill(world: World) -> int:
     raise AssertionError("it is never full")
 
 
-def test_a_topic_is_full_when_its_copies_are_as_large_as_it_may_be() -> None:
+def test_a_topic_is_full_when_its_copies_have_its_maximum_size() -> None:
     world = small_topic()
     assert fill(world) == 6, "each copy counts whole: two of 100 000 bytes for each message"
     with pytest.raises(QuotaExceeded, match="'t' has reached its maximum size of 1 MB"):
@@ -633,7 +633,7 @@ def test_a_topic_is_full_when_its_copies_are_as_large_as_it_may_be() -> None:
     world.check()
 
 
-def test_a_full_topic_takes_messages_again_when_some_were_received() -> None:
+def test_a_full_topic_accepts_messages_again_after_some_were_received() -> None:
     world = small_topic()
     fill(world)
     for name in ("a", "b"):
@@ -682,7 +682,7 @@ def sending_transaction(world: World, *texts: str) -> tuple[Transactions, bytes]
 
 
 @pytest.mark.parametrize("fail", [False, True])
-def test_what_is_sent_in_a_transaction_is_copied_when_it_is_committed_and_only_then(fail: bool) -> None:
+def test_a_message_sent_in_a_transaction_is_copied_at_the_commit(fail: bool) -> None:
     world = World(topic("t", "a", "b"))
     transactions, id = sending_transaction(world, "one", LONG)
     world.run()
@@ -757,7 +757,7 @@ def test_a_message_that_nobody_wanted_is_remembered_too() -> None:
 # --- rules changed at run time ---
 
 
-def test_a_rule_is_in_force_for_the_next_message_and_after_a_restart(store: Any) -> None:
+def test_a_rule_applies_to_the_next_message_and_after_a_restart(store: Any) -> None:
     world = World(topic("t", "sub"), store=store)
     administration = world.administration
     world.send("1", to="t", **colour("blue"))
@@ -806,7 +806,7 @@ def test_sending_to_a_subscription_is_refused() -> None:
         world.send("1", to="t/Subscriptions/a")
 
 
-def test_a_subscription_is_found_in_any_case() -> None:
+def test_names_of_subscriptions_are_case_insensitive() -> None:
     world = World(topic("News", "All"))
     found = world.queue("nEWS/sUBSCRIPTIONS/aLL")
     assert found.path == "News/Subscriptions/All"

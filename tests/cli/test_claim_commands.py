@@ -54,7 +54,7 @@ def active(commands: Commands, queue: str) -> int:
 # --- list ---
 
 
-def test_claims_are_listed_oldest_first_with_what_they_hold(commands: Commands) -> None:
+def test_claims_are_listed_oldest_first_with_their_messages(commands: Commands) -> None:
     queue = commands.queue()
     send(commands, queue, "a", "b", "c")
     first, second = abandoned(commands, queue, "lake", 2), abandoned(commands, queue, "mart")
@@ -161,7 +161,7 @@ def test_all_claims_of_a_name_or_all_are_released(commands: Commands) -> None:
     assert commands.json("claim", "release", queue, "--all", "--yes") == {"claims": 0, "messages": 0}
 
 
-def test_a_connected_owner_is_warned_of(commands: Commands) -> None:
+def test_releasing_a_claim_of_a_connected_owner_prints_a_warning(commands: Commands) -> None:
     queue = commands.queue()
     send(commands, queue, "a")
     with claimed(commands, queue):
@@ -219,7 +219,7 @@ def test_an_entity_that_is_not_there_has_no_claims(commands: Commands, command: 
 
 
 @pytest.mark.parametrize("command", [("list", "queue"), ("release", "queue", "--all", "--yes")])
-def test_a_service_without_claims_is_told_about(commands: Commands, command: tuple[str, ...]) -> None:
+def test_a_service_without_claims_is_reported(commands: Commands, command: tuple[str, ...]) -> None:
     with EngineServer() as server:
         there = f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName=a;SharedAccessKey=b;"
         there += "UseDevelopmentEmulator=true"

@@ -74,7 +74,7 @@ def bad(tmp_path: Path) -> Path:
     return file
 
 
-def test_everything_that_is_wrong_with_a_file_is_told(bad: Path) -> None:
+def test_every_mistake_in_a_file_is_reported(bad: Path) -> None:
     ended = peeklock("check", str(bad))
     assert (ended.returncode, ended.stdout) == (2, "")
     first, second, expression, caret = ended.stderr.splitlines()

@@ -82,7 +82,7 @@ def test_an_empty_dead_letter_queue_is_no_failure(commands: Commands) -> None:
 # --- resubmit ---
 
 
-def test_dead_letters_go_back_as_they_were_sent(commands: Commands) -> None:
+def test_dead_letters_are_resubmitted_as_they_were_sent(commands: Commands) -> None:
     queue = commands.queue()
     dead_lettered(commands, queue, ("a", "Late"), ("b", "Late"))
     assert commands.ok("dead-letter", "resubmit", queue) == f"resubmitted 2 messages to {queue}\n"
@@ -154,7 +154,7 @@ def test_a_destination_that_is_not_there_takes_nothing_away(commands: Commands) 
     assert dead(commands, queue) == ["a"]
 
 
-def test_a_destination_that_refuses_takes_nothing_away(commands: Commands) -> None:
+def test_dead_letters_that_the_destination_refuses_stay(commands: Commands) -> None:
     queue, sessions = commands.queue(), commands.queue(RequiresSession=True)
     dead_lettered(commands, queue, ("a", "Late"), ("b", "Late"))
     ended = commands.run("dead-letter", "resubmit", queue, "--to", sessions)
@@ -229,7 +229,7 @@ def test_some_dead_letters_are_deleted(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("command", [("purge",), ("dead-letter", "purge")])
-def test_where_nobody_can_be_asked_yes_must_be_said(commands: Commands, command: tuple[str, ...]) -> None:
+def test_without_a_terminal_deleting_requires_the_option_yes(commands: Commands, command: tuple[str, ...]) -> None:
     queue = commands.queue()
     fill(commands, queue, "a")
     code, sentence = commands.refused(*command, queue, stdin="y\n")

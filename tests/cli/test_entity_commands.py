@@ -107,7 +107,7 @@ def test_queues_are_listed_with_their_counts(commands: Commands) -> None:
     assert (found["ActiveMessageCount"], found["Status"]) == (3, "Active")
 
 
-def test_only_what_is_given_is_updated(commands: Commands) -> None:
+def test_only_the_given_settings_are_updated(commands: Commands) -> None:
     name, other = new_name(), commands.queue()
     before = commands.json("queue", "create", name, "--max-delivery-count", "7", "--user-metadata", "ours")
     assert commands.ok("queue", "update", name, "--lock-duration", "45s", "--forward-to", other).startswith("updated")
@@ -140,7 +140,7 @@ def test_a_queue_is_deleted_with_its_messages(commands: Commands) -> None:
     assert queue in sentence
 
 
-def test_deleting_is_asked_for_on_a_terminal_and_refused_elsewhere(commands: Commands) -> None:
+def test_deleting_asks_on_a_terminal_and_is_refused_elsewhere(commands: Commands) -> None:
     queue = commands.queue()
     code, sentence = commands.refused("queue", "delete", queue)
     assert code == 2
@@ -156,7 +156,7 @@ def test_deleting_is_asked_for_on_a_terminal_and_refused_elsewhere(commands: Com
 # --- topics and subscriptions ---
 
 
-def test_a_topic_lives_from_create_to_delete(commands: Commands) -> None:
+def test_a_topic_is_created_shown_updated_and_deleted(commands: Commands) -> None:
     name = new_name()
     settings = {"MaxSizeInMegabytes": "2048", "RequiresDuplicateDetection": "true", "UserMetadata": "ours"}
     made = commands.json("topic", "create", name, *options(settings))
@@ -172,7 +172,7 @@ def test_a_topic_lives_from_create_to_delete(commands: Commands) -> None:
     assert commands.refused("subscription", "show", name, "one")[0] == 3
 
 
-def test_a_subscription_lives_from_create_to_delete(commands: Commands) -> None:
+def test_a_subscription_is_created_shown_updated_and_deleted(commands: Commands) -> None:
     topic = commands.topic()
     settings = {"LockDuration": "1m30s", "DeadLetteringOnFilterEvaluationExceptions": "false", "MaxDeliveryCount": "3"}
     made = commands.json("subscription", "create", topic, "mine", *options(settings))
@@ -219,7 +219,7 @@ def test_a_queue_is_no_topic(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("command", [("show",), ("update", "--lock-duration", "30s"), ("delete", "--yes")])
-def test_what_is_not_there_is_not_found(commands: Commands, command: tuple[str, ...]) -> None:
+def test_an_unknown_entity_is_not_found(commands: Commands, command: tuple[str, ...]) -> None:
     code, sentence = commands.refused("queue", command[0], "nowhere", *command[1:])
     assert code == 3
     assert "nowhere" in sentence

@@ -174,7 +174,7 @@ def held_open(commands: Commands, *arguments: str, stdout: Any = subprocess.PIPE
     )
 
 
-def test_an_interrupt_gives_back_what_was_not_settled(commands: Commands) -> None:
+def test_an_interrupt_releases_unsettled_messages(commands: Commands) -> None:
     queue = sent(commands, "a", "b")
     process = held_open(commands, queue, "--max", "3", "--settle", "abandon", "--wait", "60", "--json")
     assert process.stdout is not None
@@ -206,7 +206,7 @@ def test_messages_stay_when_nobody_reads_what_is_printed(commands: Commands) -> 
 # --- peek ---
 
 
-def test_peeking_shows_a_row_each_and_locks_nothing(commands: Commands) -> None:
+def test_peeking_prints_one_row_for_each_message_and_locks_nothing(commands: Commands) -> None:
     queue = sent(commands, *("long " * 50 + str(number) for number in range(3)))
     header, _, *rows = commands.ok("peek", queue).splitlines()
     assert header.split() == [

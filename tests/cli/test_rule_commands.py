@@ -19,7 +19,7 @@ def test_a_new_subscription_has_a_rule_that_lets_everything_pass(commands: Comma
     assert commands.ok("rule", "list", topic, ONE).splitlines()[2].split() == ["$Default", "all"]
 
 
-def test_a_rule_decides_which_messages_come_and_what_they_carry(commands: Commands, topic: str) -> None:
+def test_a_rule_selects_messages_and_changes_their_properties(commands: Commands, topic: str) -> None:
     arguments = ("--sql", "size > @least", "--parameter", "@least:int=100", "--action", "SET label = 'large'")
     assert commands.ok("rule", "create", topic, ONE, "large", *arguments).startswith("created the rule large")
     assert commands.ok("rule", "delete", topic, ONE, "$Default", "--yes").startswith("deleted the rule $Default")
@@ -87,7 +87,7 @@ def test_an_update_changes_the_filter_the_action_or_both(commands: Commands, top
     assert found == {"FilterType": "True"}
 
 
-def test_a_mistake_in_sql_is_pointed_at(commands: Commands, topic: str) -> None:
+def test_a_mistake_in_sql_is_shown_with_its_position(commands: Commands, topic: str) -> None:
     ended = commands.run("rule", "create", topic, ONE, "mine", "--sql", "size > ")
     assert ended.returncode == 1
     first, *_, expression, caret = ended.stderr.decode().splitlines()

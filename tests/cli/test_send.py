@@ -58,7 +58,7 @@ def test_lines_are_sent_while_standard_input_goes_on(commands: Commands) -> None
     assert out == f"sent 2 messages to {queue}\n".encode()
 
 
-def test_a_file_is_a_message_whatever_is_in_it(commands: Commands, tmp_path: Path) -> None:
+def test_a_file_of_any_content_is_a_message(commands: Commands, tmp_path: Path) -> None:
     queue = commands.queue()
     (tmp_path / "a").write_bytes(b"\x00\xff\n")
     (tmp_path / "b").write_bytes(b"")
@@ -128,7 +128,7 @@ def test_everything_can_be_sent_many_times(commands: Commands) -> None:
         assert client.get(Kind.QUEUE, queue).runtime["ActiveMessageCount"] == 3000
 
 
-def test_messages_for_later_are_scheduled_and_their_numbers_printed(commands: Commands) -> None:
+def test_messages_with_a_time_are_scheduled_and_their_numbers_printed(commands: Commands) -> None:
     queue = commands.queue()
     before = int(time.time() * 1000)
     numbers = [int(line) for line in commands.ok("send", queue, "a", "b", "--schedule", "+1h").splitlines()]

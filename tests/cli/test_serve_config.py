@@ -153,7 +153,7 @@ def test_the_emulators_sample_starts_and_works_through_the_sdk(configured: Confi
 # --- SIGHUP ---
 
 
-def test_sighup_adds_and_updates_and_leaves_the_rest(configured: Configured) -> None:
+def test_sighup_adds_and_updates_and_deletes_nothing(configured: Configured) -> None:
     broker = configured({"Queues": [{"Name": "a"}, {"Name": "b"}]})
     send(broker, "a", "kept")
     line = broker.reload(
@@ -212,7 +212,7 @@ def test_a_start_changes_the_rules_of_a_subscription_that_is_there(configured: C
     assert restart() == ["more", "r"]
 
 
-def test_a_receiver_stays_connected_while_the_file_is_read_again(configured: Configured) -> None:
+def test_a_receiver_stays_connected_while_the_file_is_reloaded(configured: Configured) -> None:
     broker = configured({"Queues": [{"Name": "a"}]})
     with broker.client as client, client.get_queue_receiver("a", max_wait_time=10) as receiver:
         broker.reload({"Queues": [{"Name": "a", "Properties": {"MaxDeliveryCount": 5}}, {"Name": "b"}]})
@@ -233,7 +233,7 @@ def test_a_receiver_stays_connected_while_the_file_is_read_again(configured: Con
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_goes_on(
+def test_an_invalid_file_changes_nothing_and_the_broker_continues(
     configured: Configured, changes: Entity, reason: str
 ) -> None:
     broker = configured({"Queues": [{"Name": "a"}]})
@@ -462,7 +462,7 @@ def test_what_makes_no_sense_is_refused(
     assert named in line
 
 
-def test_the_emulators_variables_and_ports_and_limits_hold_with_emulator(tmp_path: Path) -> None:
+def test_with_emulator_the_emulators_variables_ports_and_limits_apply(tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text(text_of({"Queues": [{"Name": "mine"}]}))
     second = free_port()
     variables = {

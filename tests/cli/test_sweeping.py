@@ -70,7 +70,7 @@ def test_a_transaction_that_is_refused_is_done_without(
     assert (bodies(broker, "other"), bodies(broker, DEAD)) == ([b"a", b"b", b"c"], [])
 
 
-def test_a_connection_that_breaks_in_a_transaction_undoes_all_of_it(
+def test_a_connection_that_breaks_in_a_transaction_rolls_it_back(
     broker: BrokerThread, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act = Resubmitter(connection, DEAD, "queue", new_ids=False)

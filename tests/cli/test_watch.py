@@ -52,7 +52,7 @@ def test_it_looks_as_often_as_it_is_told(commands: Commands) -> None:
     assert len(commands.json_lines("watch", commands.queue(), "--count", "3", "--interval", "0.1")) == 3
 
 
-def test_on_a_terminal_the_table_stays_in_its_place(commands: Commands) -> None:
+def test_on_a_terminal_the_table_is_updated_in_place(commands: Commands) -> None:
     queue = commands.queue()
     arguments = commands.command("watch", queue, "--count", "2", "--interval", "0.1")
     code, shown = on_a_terminal(arguments, {**commands.environment(), "TERM": "xterm", "COLUMNS": "120"})
@@ -61,7 +61,7 @@ def test_on_a_terminal_the_table_stays_in_its_place(commands: Commands) -> None:
     assert "\x1b[1A" in shown  # back up to where the first one began
 
 
-def test_what_is_not_there_is_not_found(commands: Commands) -> None:
+def test_an_unknown_entity_is_not_found(commands: Commands) -> None:
     code, sentence = commands.refused("watch", "nowhere", "--count", "1")
     assert code == 3
     assert "nowhere" in sentence

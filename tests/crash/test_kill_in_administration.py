@@ -97,7 +97,7 @@ def count(connection_string: str, name: str) -> int:
         return len(connection.receiver(f"t{name}/Subscriptions/s", mode="receive-and-delete").receive(5, timeout=1))
 
 
-def test_what_administration_confirmed_is_there_after_a_kill(tmp_path: Path) -> None:
+def test_confirmed_administration_survives_a_kill(tmp_path: Path) -> None:
     seed = int(os.environ.get("CRASH_SEED") or random.randrange(2**32))
     print(f"CRASH_SEED={seed}")
     chance = random.Random(seed)

@@ -112,7 +112,7 @@ class Sends:
                 self.in_doubt.discard(number)
 
 
-def test_every_message_is_once_in_every_place_it_belongs_to_however_often_the_broker_is_killed(tmp_path: Path) -> None:
+def test_every_message_reaches_each_destination_exactly_once_despite_kills(tmp_path: Path) -> None:
     seed = int(os.environ.get("CRASH_SEED") or random.randrange(2**32))
     print(f"CRASH_SEED={seed}")
     chance = random.Random(seed)

@@ -97,7 +97,7 @@ def test_a_refused_connection_takes_nothing_from_the_first(broker: BrokerThread,
     [{"desired": []}, {"key": "other-key"}, {"key": None}, {"id": "you"}],
     ids=["not asked for", "another key", "no key", "another id"],
 )
-def test_connections_that_are_not_the_same_client_are_not_refused(connect: Connect, other: dict[str, object]) -> None:
+def test_connections_of_different_clients_are_not_refused(connect: Connect, other: dict[str, object]) -> None:
     connect()
     _, answer = connect(**other)
     assert "amqp:connection-establishment-failed" not in (answer.properties or {})

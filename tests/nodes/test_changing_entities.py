@@ -159,7 +159,7 @@ def test_links_of_all_connections_are_detached(broker: BrokerThread, connection:
             not_found(link, "queue")
 
 
-def test_who_waits_for_a_session_of_a_deleted_entity_is_refused(broker: BrokerThread, connection: Connection) -> None:
+def test_waiting_for_a_session_of_a_deleted_entity_is_refused(broker: BrokerThread, connection: Connection) -> None:
     waiting = Waiting(connection, broker)
     delete_queue(broker, "sessions")
     not_found(waiting.link, "sessions")
@@ -292,7 +292,7 @@ def test_a_transaction_that_sends_to_an_entity_that_takes_nothing_any_more_is_ro
 
 
 @pytest.mark.parametrize("status", [Status.DISABLED, Status.RECEIVE_DISABLED])
-def test_who_receives_is_detached_when_that_is_disabled(
+def test_receivers_are_detached_when_receiving_is_disabled(
     status: Status, broker: BrokerThread, connection: Connection
 ) -> None:
     receivers = [
@@ -369,7 +369,7 @@ def test_deferred_messages_are_not_fetched_while_receiving_is_disabled(
 
 @pytest.mark.parametrize("status", [Status.DISABLED, Status.SEND_DISABLED])
 @pytest.mark.parametrize(("entity", "update"), [("queue", update_queue), ("topic", update_topic)])
-def test_nothing_is_taken_while_sending_is_disabled_and_the_link_stays(
+def test_messages_are_rejected_while_sending_is_disabled_and_the_link_stays_open(
     entity: str, update: Callable[..., None], status: Status, broker: BrokerThread, connection: Connection
 ) -> None:
     sender = connection.sender(entity)
@@ -412,7 +412,7 @@ def test_other_changes_detach_nobody(broker: BrokerThread, connection: Connectio
         stays(link)
 
 
-def test_the_largest_message_is_that_of_the_definition_as_it_is_now(start_broker: StartBroker) -> None:
+def test_a_change_of_the_maximum_message_size_takes_effect_at_once(start_broker: StartBroker) -> None:
     broker = start_broker(QueueDefinition(name="queue"), profile=PROFILES["unlimited"])
     with connect(broker.connection_string) as connection:
         sender = connection.sender("queue")
@@ -429,7 +429,7 @@ def test_the_largest_message_is_that_of_the_definition_as_it_is_now(start_broker
 # --- forwarding ---
 
 
-def test_who_receives_is_detached_when_the_entity_forwards(broker: BrokerThread, connection: Connection) -> None:
+def test_receivers_are_detached_when_the_entity_forwards(broker: BrokerThread, connection: Connection) -> None:
     receiver, letters = connection.receiver(SUBSCRIPTION), connection.receiver(f"{SUBSCRIPTION}/$DeadLetterQueue")
     update_subscription(broker, "topic", "sub", forward_to="queue")
     failure = ended(receiver)
@@ -443,7 +443,7 @@ def test_who_receives_is_detached_when_the_entity_forwards(broker: BrokerThread,
     assert connection.receiver(SUBSCRIPTION)
 
 
-def test_who_receives_dead_letters_is_detached_when_they_are_forwarded(
+def test_receivers_of_dead_letters_are_detached_when_dead_letters_are_forwarded(
     broker: BrokerThread, connection: Connection
 ) -> None:
     receiver, letters = connection.receiver(SUBSCRIPTION), connection.receiver(f"{SUBSCRIPTION}/$DeadLetterQueue")
@@ -487,7 +487,7 @@ def test_a_topic_has_no_sub_queues(suffix: str, connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("name", [name.removeprefix("com.microsoft:") for name in OPERATIONS])
-def test_a_topic_is_asked_to_schedule_and_to_cancel_only(name: str, connection: Connection) -> None:
+def test_a_topics_management_node_only_schedules_and_cancels(name: str, connection: Connection) -> None:
     management = Management(connection, "topic")
     if name == "schedule-message":
         assert management.ok(name, GOOD[name]) == {"sequence-numbers": [1]}
@@ -500,7 +500,9 @@ def test_a_topic_is_asked_to_schedule_and_to_cancel_only(name: str, connection: 
         assert "'topic'" in text
 
 
-def test_what_is_scheduled_at_a_topic_comes_to_its_subscriptions(broker: BrokerThread, connection: Connection) -> None:
+def test_a_message_scheduled_at_a_topic_is_delivered_to_its_subscriptions(
+    broker: BrokerThread, connection: Connection
+) -> None:
     Management(connection, "topic").ok("schedule-message", {"messages": [for_later(broker.clock() + 5000)]})
     receiver = connection.receiver(SUBSCRIPTION)
     assert Management(connection, SUBSCRIPTION).peek() == []
@@ -523,7 +525,7 @@ def test_what_is_scheduled_at_a_topic_comes_to_its_subscriptions(broker: BrokerT
         "amqps://some.host:5671/topic/subscriptions/sub/$deadLetterQueue",
     ],
 )
-def test_sub_queues_are_found_in_any_case(address: str, broker: BrokerThread) -> None:
+def test_names_of_sub_queues_are_case_insensitive(address: str, broker: BrokerThread) -> None:
     with connect(broker.connection_string, sasl="plain") as connection:
         receiver = Receiver(connection, address, credit=1, mode=ReceiveMode.PEEK_LOCK, timeout=10)
         assert receiver.source is not None
@@ -543,7 +545,7 @@ def guarded(start_broker: StartBroker) -> BrokerThread:
     return start_broker(namespace=NamespaceDefinition(topics=topics, authorization_rules=(root,)))
 
 
-def test_a_claim_for_a_topic_covers_its_subscriptions_and_no_other_topic(guarded: BrokerThread) -> None:
+def test_a_right_to_a_topic_covers_its_subscriptions_and_no_other_topic(guarded: BrokerThread) -> None:
     own = guarded.connection_string.replace("root-key", "own-key").replace("=root;", "=own;")
     with connect(own) as connection:
         connection.authenticate("topic")
@@ -557,7 +559,7 @@ def test_a_claim_for_a_topic_covers_its_subscriptions_and_no_other_topic(guarded
         assert refusal(lambda: connection.sender("topic")).condition == "amqp:unauthorized-access"
 
 
-def test_a_claim_for_a_subscription_is_none_for_its_topic(guarded: BrokerThread) -> None:
+def test_a_right_to_a_subscription_gives_no_right_to_its_topic(guarded: BrokerThread) -> None:
     with connect(guarded.connection_string) as connection:
         connection.authenticate(SUBSCRIPTION)
         connection._tokens.put = lambda *_: None  # type: ignore[method-assign]

@@ -100,7 +100,7 @@ def test_names_cannot_be_guessed(wire: Wire) -> None:
     assert len(first) > 32
 
 
-def test_an_entity_goes_with_its_link_and_all_that_is_in_it(world: World, wire: Wire) -> None:
+def test_a_temporary_entity_is_deleted_with_its_link_and_its_messages(world: World, wire: Wire) -> None:
     before = names(world)
     handle, name = creator(wire)
     wire.send(wire.sender(name), TEXT)
@@ -133,7 +133,7 @@ def test_an_entity_whose_link_went_while_it_was_made_is_deleted(world: World, wi
     assert len(world.namespace.temporary) == 0
 
 
-def test_another_connection_cannot_receive_from_it(world: World, wire: Wire) -> None:
+def test_another_connection_cannot_receive_from_a_temporary_entity(world: World, wire: Wire) -> None:
     _, name = creator(wire)
     other = Wire(world)
     for address in (name, f"{name}/$DeadLetterQueue", name.upper()):
@@ -143,7 +143,7 @@ def test_another_connection_cannot_receive_from_it(world: World, wire: Wire) -> 
     assert refusal(other) == Condition.NOT_ALLOWED
 
 
-def test_sending_to_it_needs_the_right_for_the_namespace(world: World, wire: Wire) -> None:
+def test_sending_to_a_temporary_entity_requires_send_on_the_namespace(world: World, wire: Wire) -> None:
     _, name = creator(wire)
     other = Wire(world)
     other.peer.claims.add(Claim("", "", frozenset({Right.LISTEN}), None))
@@ -155,7 +155,7 @@ def test_sending_to_it_needs_the_right_for_the_namespace(world: World, wire: Wir
     assert not other.take(Detach)
 
 
-def test_having_one_needs_the_right_to_receive_from_the_namespace(wire: Wire) -> None:
+def test_creating_a_temporary_entity_requires_listen_on_the_namespace(wire: Wire) -> None:
     wire.peer.claims.add(Claim("", "", frozenset({Right.SEND}), None))
     wire.peer.claims.add(Claim("q", "q", frozenset(Right), None))
     wire.attach(role=False, source=Source(), target=Target(dynamic=True))
@@ -164,7 +164,7 @@ def test_having_one_needs_the_right_to_receive_from_the_namespace(wire: Wire) ->
     creator(wire)
 
 
-def test_its_number_is_limited_for_a_connection(world: World, wire: Wire) -> None:
+def test_a_connection_can_create_a_limited_number_of_temporary_entities(world: World, wire: Wire) -> None:
     handles = [creator(wire)[0] for _ in range(MAX_TEMPORARY_OF_CONNECTION)]
     wire.attach(role=False, source=Source(), target=Target(dynamic=True))
     assert refusal(wire) == Condition.RESOURCE_LIMIT_EXCEEDED
@@ -194,7 +194,7 @@ def test_temporary_entities_do_not_count_among_those_of_the_profile() -> None:
     assert world.administer(world.administration.create_queue, last) is None
 
 
-def test_nothing_temporary_survives_a_restart(world: World, wire: Wire) -> None:
+def test_a_restart_deletes_temporary_entities(world: World, wire: Wire) -> None:
     before = names(world)
     _, name = creator(wire)
     creator(wire, "temporary-topic")

@@ -56,7 +56,7 @@ def condition(outcome: Any) -> str:
     return outcome.error.condition
 
 
-def test_each_message_goes_where_its_to_says(wire: Wire, world: World, relay: int) -> None:
+def test_each_message_is_sent_to_the_entity_in_its_to(wire: Wire, world: World, relay: int) -> None:
     for to in ("q", "t", "amqps://host:5671/q", "Q"):
         assert isinstance(wire.send(relay, message(to)), Accepted)
     assert active(world, "q", "t/Subscriptions/all") == [3, 1]
@@ -71,7 +71,7 @@ def test_the_answer_has_a_target_without_an_address(wire: Wire, target: Target |
     assert not wire.take(Detach)
 
 
-def test_what_one_turn_brings_for_an_entity_is_one_commit_in_order(wire: Wire, world: World, relay: int) -> None:
+def test_messages_of_one_turn_for_an_entity_are_one_commit_in_order(wire: Wire, world: World, relay: int) -> None:
     sent = [("q", "1"), ("other", "2"), ("q", "3"), ("nowhere", "4"), ("q", "5")]
     transfers = [wire.transfer(relay, message(to, body)) for to, body in sent]
     wire.send_bytes(b"".join(data for _, data in transfers))
@@ -95,7 +95,9 @@ def test_what_one_turn_brings_for_an_entity_is_one_commit_in_order(wire: Wire, w
         ("s", Condition.NOT_ALLOWED),
     ],
 )
-def test_a_message_is_refused_alone(wire: Wire, world: World, relay: int, to: str | None, expected: str) -> None:
+def test_messages_of_the_relay_are_refused_one_by_one(
+    wire: Wire, world: World, relay: int, to: str | None, expected: str
+) -> None:
     good, first = wire.transfer(relay, message("q"))
     bad, second = wire.transfer(relay, message(to))
     wire.send_bytes(first + second)
@@ -117,7 +119,7 @@ def test_the_size_that_the_entity_takes_counts(wire: Wire, world: World, relay: 
     assert isinstance(wire.send(relay, message("q", "x" * 2000)), Accepted)
 
 
-def test_rights_are_those_of_the_moment(wire: Wire, world: World, relay: int) -> None:
+def test_rights_are_checked_for_each_message(wire: Wire, world: World, relay: int) -> None:
     wire.peer.claims.add(Claim("", "", frozenset({Right.LISTEN}), None))
     wire.peer.claims.add(Claim("other", "", frozenset({Right.SEND}), None))
     good, first = wire.transfer(relay, message("other"))
@@ -159,7 +161,7 @@ def test_a_transaction_may_send_to_several_entities(wire: Wire, world: World, re
     assert active(world, "q", "other", "t/Subscriptions/all") == [1, 1, 1]
 
 
-def test_a_message_that_is_refused_spoils_its_transaction(wire: Wire, world: World, relay: int) -> None:
+def test_a_refused_message_makes_its_transaction_fail(wire: Wire, world: World, relay: int) -> None:
     coordinator = wire.attach(role=False, source=Source(address="here"), target=Coordinator())
     declared = wire.send(coordinator, Message(value=Declare()).encode())
     state = TransactionalState(declared.txn_id)

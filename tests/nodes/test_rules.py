@@ -102,7 +102,7 @@ def arrived(broker: BrokerThread, connection: Connection) -> list[bytes]:
 # --- what they do ---
 
 
-def test_a_rule_is_in_force_for_the_next_message(
+def test_a_rule_applies_to_the_next_message(
     broker: BrokerThread, connection: Connection, subscription: Management
 ) -> None:
     publish(connection, b"before", color="blue")
@@ -124,7 +124,7 @@ def test_a_rule_that_is_removed_is_not_in_force_for_the_next_message(
     assert arrived(broker, connection) == [b"red"]
 
 
-def test_without_default_nothing_comes_until_there_is_another_rule(
+def test_without_the_default_rule_a_subscription_gets_nothing_until_it_has_a_rule(
     broker: BrokerThread, connection: Connection, subscription: Management
 ) -> None:
     subscription.ok("remove-rule", {"rule-name": "$Default"})
@@ -150,7 +150,7 @@ def test_the_rules_of_one_subscription_are_not_those_of_another(
     assert receive(receiver, 1)[0].body == b"x"
 
 
-def test_rules_stay_as_they_are_over_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_rules_survive_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
     before = BrokerThread(namespace=NAMESPACE, data=tmp_path / "data", tls_folder=tmp_path)
     try:
         with connect(before.connection_string) as connection:
@@ -317,7 +317,7 @@ def described(what: str, *items: Any, spelling: int = 0) -> Described:
         ("correlation", [*[None] * 8, {"x": Int(1)}], None, [*[None] * 8, {"x": 1}]),
     ],
 )
-def test_described_lists_are_as_good_as_maps(
+def test_described_lists_are_accepted_like_maps(
     spelling: int, what: str, items: list[Any], action: list[Any] | None, listed: list[Any], subscription: Management
 ) -> None:
     filter = described(what, *items, spelling=spelling)
@@ -334,7 +334,7 @@ def test_described_lists_are_as_good_as_maps(
         assert rule.value[1] == (described("no action") if action is None else described("action", "SET y = 2", 20))
 
 
-def test_what_is_listed_can_be_added_again(connection: Connection, subscription: Management) -> None:
+def test_a_listed_rule_can_be_added_again(connection: Connection, subscription: Management) -> None:
     add(subscription, "sql", sql("x = 1", "SET y = 2"))
     add(subscription, "constant", sql("1=0"))
     add(subscription, "correlation", correlation(message_id="m", properties={"a": 1.5, "b": Timestamp(1)}))
@@ -416,7 +416,7 @@ def test_a_symbol_is_as_good_as_a_string(subscription: Management) -> None:
     assert [rule.value[0].value[:3] for rule in subscription.rules()[1:]] == [["x=1", 20], [None, None, "t"]]
 
 
-def test_an_empty_action_is_none(subscription: Management) -> None:
+def test_an_empty_map_as_action_means_no_action(subscription: Management) -> None:
     only(subscription, {**sql("a = 1"), "sql-rule-action": {}})
     (rule,) = subscription.rules()
     assert rule.value[1] == Described(ULong(0x137_0000_0005), [])
@@ -432,7 +432,7 @@ def test_an_empty_action_is_none(subscription: Management) -> None:
         (sql("a = 1", "SET"), "^"),
     ],
 )
-def test_a_refused_rule_tells_that_its_subscription_has_none(
+def test_the_error_of_a_refused_rule_says_that_its_subscription_has_no_rule(
     description: Any, reason: str, subscription: Management, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = {"rule-name": "r", "rule-description": description}
@@ -521,7 +521,7 @@ def test_a_description_that_is_wrong_is_refused_by_name(
 
 
 @pytest.mark.parametrize("description", [sql("x = = 1"), sql("x = 1", "SET x = = 1")], ids=["filter", "action"])
-def test_wrong_sql_is_shown_with_a_caret_under_the_place(description: Any, subscription: Management) -> None:
+def test_invalid_sql_is_shown_with_a_caret_under_the_position(description: Any, subscription: Management) -> None:
     *_, line, caret = refused(subscription, description).split("\n")
     assert line.strip().endswith("x = = 1")
     assert caret.strip() == "^"
@@ -618,14 +618,14 @@ def key_string(broker: BrokerThread, right: Right) -> str:
     return broker.connection_string.replace("root-key", f"{right}-key").replace("=root;", f"={right};")
 
 
-def test_who_may_listen_may_do_everything_with_rules(guarded: BrokerThread) -> None:
+def test_a_client_with_listen_can_read_and_change_rules(guarded: BrokerThread) -> None:
     with connect(key_string(guarded, Right.LISTEN)) as connection:
         subscription = Management(connection, SUBSCRIPTION)
         for operation, body in OPERATIONS:
             assert subscription.ok(operation, body) is not None
 
 
-def test_who_may_send_may_not_even_look_at_rules(guarded: BrokerThread) -> None:
+def test_a_sender_without_listen_cannot_read_rules(guarded: BrokerThread) -> None:
     with connect(key_string(guarded, Right.SEND)) as connection:
         subscription = Management(connection, SUBSCRIPTION)
         for operation, body in OPERATIONS:

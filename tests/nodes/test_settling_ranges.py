@@ -84,7 +84,7 @@ def test_of_a_range_with_a_lost_lock_the_others_are_settled(
 
 
 @pytest.mark.parametrize("way", ["abandon", "defer", "dead-letter", "describe"])
-def test_a_range_is_not_given_more_than_16_mib_of_properties(connection: Connection, way: str) -> None:
+def test_settling_a_range_adds_at_most_16_mib_of_properties(connection: Connection, way: str) -> None:
     receiver = fill(connection, "queue", 600)
     taken = take(receiver, 600)
     added = {"mark": "x" * 30_000}

@@ -248,7 +248,7 @@ def test_a_client_id_that_is_too_long_is_refused(world: World) -> None:
     assert client.refusal() == Condition.ARGUMENT_ERROR
 
 
-def test_a_durable_subscription_that_is_not_shared_has_one_consumer(world: World, client: Client) -> None:
+def test_an_unshared_durable_subscription_has_one_consumer(world: World, client: Client) -> None:
     first = client.durable()
     other = Client(world)
     other.durable()
@@ -308,7 +308,7 @@ def test_another_tenants_subscription_of_the_same_name_is_left_alone(world: Worl
     assert subscriptions(world, "u") == []
 
 
-def test_making_a_subscription_needs_manage_and_receiving_needs_listen(world: World, client: Client) -> None:
+def test_creating_a_subscription_requires_manage_and_receiving_requires_listen(world: World, client: Client) -> None:
     client.detach(client.durable())
     client.shared()
     client.take(Detach)

@@ -109,7 +109,7 @@ def test_a_batch_is_accepted_whole_or_not_at_all(rest: RestClient) -> None:
     assert rest.take_all() == [b"a", b"b"]
 
 
-def test_a_message_to_a_topic_goes_to_the_subscriptions_that_want_it(rest: RestClient) -> None:
+def test_a_message_to_a_topic_is_copied_to_matching_subscriptions(rest: RestClient) -> None:
     rest.send("one", "news", Priority='"High"')
     rest.send("two", "news")
     assert rest.take_all("news/subscriptions/all") == [b"one", b"two"]
@@ -184,7 +184,7 @@ def test_a_send_is_answered_when_it_is_durable(served: ServedBroker) -> None:
 # --- receiving ---
 
 
-def test_a_locked_message_says_where_it_can_be_settled(rest: RestClient) -> None:
+def test_a_locked_message_has_its_address_in_location(rest: RestClient) -> None:
     rest.send("one")
     locked = rest.lock()
     assert (locked.status, locked.body) == (201, b"one")
@@ -198,7 +198,7 @@ def test_a_locked_message_says_where_it_can_be_settled(rest: RestClient) -> None
     assert rest.take().status == 204
 
 
-def test_an_unlocked_message_comes_back_counted(rest: RestClient) -> None:
+def test_an_unlocked_message_is_active_again_and_counted(rest: RestClient) -> None:
     rest.send("one")
     for count in (1, 2, 3):
         locked = rest.lock()
@@ -225,7 +225,7 @@ def test_a_renewed_lock_lasts_longer(broker: BrokerThread, rest: RestClient) -> 
     assert (gone.status, "lock supplied is invalid" in gone.detail) == (404, True)
 
 
-def test_a_locked_message_is_named_by_its_number_or_its_id_and_by_nothing_else(rest: RestClient) -> None:
+def test_a_locked_message_is_addressed_by_number_or_id_only(rest: RestClient) -> None:
     rest.send("one", properties={"MessageId": "an/id of mine"})
     locked = rest.lock()
     token = locked.broker_properties["LockToken"]
@@ -241,7 +241,7 @@ def test_what_is_no_lock_is_not_found_and_what_is_no_token_is_refused(rest: Rest
     assert (refused.status, "must be a UUID" in refused.detail) == (400, True)
 
 
-def test_a_message_of_a_subscription_is_settled_at_the_address_that_was_asked(rest: RestClient) -> None:
+def test_a_message_of_a_subscription_is_settled_at_the_requested_address(rest: RestClient) -> None:
     """Old clients look for `/subscriptions/` in lower case."""
     rest.send("one", "news")
     locked = rest.lock("news/subscriptions/all")
@@ -361,7 +361,7 @@ def test_a_timeout_is_a_whole_number_of_seconds(rest: RestClient, timeout: str) 
         ("POST", "/forwards/messages/head", 400, "forwards its messages"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_a_sentence(
+def test_unsupported_requests_are_refused_with_the_reason(
     rest: RestClient, method: str, path: str, status: int, said: str
 ) -> None:
     refused = rest.ask(method, path)
@@ -392,7 +392,7 @@ def test_every_request_needs_its_right(broker: BrokerThread, method: str, path: 
 
 
 @pytest.mark.parametrize(("method", "path", "right"), REQUESTS)
-def test_a_key_of_an_entity_opens_that_entity_and_tells_nothing_of_others(
+def test_a_key_of_an_entity_is_valid_for_that_entity_and_reveals_no_other(
     broker: BrokerThread, method: str, path: str, right: Right
 ) -> None:
     mine = RestClient(broker.broker.port, "mine", "key-of-mine")

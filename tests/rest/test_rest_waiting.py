@@ -71,7 +71,7 @@ def test_a_receive_waits_for_a_message(broker: BrokerThread, rest: RestClient, m
     assert waiting(broker) == 0
 
 
-def test_a_receive_ends_when_its_time_is_over(broker: BrokerThread, rest: RestClient) -> None:
+def test_a_receive_ends_after_its_time_out(broker: BrokerThread, rest: RestClient) -> None:
     with asked(broker, rest, path=HEAD + "?timeout=30") as connection:
         broker.advance(29)
         assert waiting(broker) == 1
@@ -83,7 +83,7 @@ def test_a_receive_ends_when_its_time_is_over(broker: BrokerThread, rest: RestCl
 
 
 @pytest.mark.parametrize(("query", "seconds"), [("", 60), ("?timeout=100000", 600)])
-def test_a_receive_waits_a_minute_or_as_long_as_it_may(
+def test_a_receive_waits_a_minute_by_default_and_has_a_maximum(
     broker: BrokerThread, rest: RestClient, query: str, seconds: int
 ) -> None:
     with asked(broker, rest, path=HEAD + query) as connection:
@@ -100,7 +100,7 @@ def test_receives_are_served_in_turn_with_others(broker: BrokerThread, rest: Res
         assert [rest.end(first).body, rest.end(second).body] == [b"one", b"two"]
 
 
-def test_a_client_that_goes_while_it_waits_takes_nothing(broker: BrokerThread, rest: RestClient) -> None:
+def test_a_client_that_disconnects_while_it_waits_receives_no_message(broker: BrokerThread, rest: RestClient) -> None:
     with asked(broker, rest):
         pass
     eventually(lambda: waiting(broker) == 0)
@@ -108,7 +108,7 @@ def test_a_client_that_goes_while_it_waits_takes_nothing(broker: BrokerThread, r
     assert rest.lock().broker_properties["DeliveryCount"] == 1
 
 
-def test_a_message_that_a_client_did_not_take_is_given_back_at_once(start_broker: StartBroker) -> None:
+def test_a_message_is_released_if_the_client_disconnects_before_the_answer(start_broker: StartBroker) -> None:
     """It is larger than what the system buffers, and the client goes without reading it."""
     broker = start_broker(data=None, profile=PROFILES["premium"])
     rest = RestClient(broker.broker.port)
@@ -163,7 +163,7 @@ def test_a_message_that_cannot_be_deleted_is_still_waited_for(start_broker: Star
         assert rest.end(connection).body == b"one"
 
 
-def test_a_receive_ends_with_its_entity(broker: BrokerThread, rest: RestClient) -> None:
+def test_a_receive_ends_when_its_entity_is_deleted(broker: BrokerThread, rest: RestClient) -> None:
     with asked(broker, rest) as connection:
         assert rest.ask("DELETE", "/queue").status == 200
         refused = rest.end(connection)
@@ -216,7 +216,7 @@ def test_a_receive_ends_when_the_broker_stops(broker: BrokerThread, rest: RestCl
 # --- what it may hold ---
 
 
-def test_only_so_many_receives_with_one_key_wait(
+def test_the_waiting_receives_of_a_key_are_limited(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MAX_WAITING_RECEIVES_OF_RULE", 2)
@@ -240,7 +240,7 @@ def test_only_so_many_receives_wait_in_all(
         pass
 
 
-def test_locked_messages_are_bounded_in_bytes_and_a_receive_waits_for_room(
+def test_locked_bytes_are_limited_and_a_receive_waits_for_room(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MAX_HELD_BYTES", 100_000)
@@ -290,7 +290,7 @@ def test_a_few_requests_behind_one_that_waits_are_answered_in_turn(broker: Broke
     assert answer.count(b"HTTP/1.1 200 OK") == 5
 
 
-def test_bodies_that_are_read_are_bounded_in_bytes(rest: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_of_request_bodies_being_read_are_limited(rest: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "MAX_RULE_BODIES_BYTES", 1)
     answer = rest.ask("POST", "/queue/messages", b"x" * 200_000)
     assert (answer.status, "too many request bodies at once" in answer.detail) == (503, True)

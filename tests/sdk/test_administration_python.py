@@ -157,7 +157,7 @@ def test_a_queue_may_forward_to_itself(client: ServiceBusAdministrationClient) -
     assert updated.forward_to == updated.forward_dead_lettered_messages_to
 
 
-def test_a_queue_with_sessions_may_say_where_it_forwards_to(client: ServiceBusAdministrationClient) -> None:
+def test_a_queue_with_sessions_may_have_forward_to(client: ServiceBusAdministrationClient) -> None:
     client.create_queue("other")
     client.create_queue("orders", requires_session=True, forward_to="other")
     found = client.get_queue("orders")
@@ -165,7 +165,7 @@ def test_a_queue_with_sessions_may_say_where_it_forwards_to(client: ServiceBusAd
     assert str(found.forward_to).endswith("/other")
 
 
-def test_a_queue_is_deleted_and_starts_clean_when_it_is_made_again(
+def test_a_queue_is_deleted_and_starts_empty_when_created_again(
     broker: ServedBroker, client: ServiceBusAdministrationClient
 ) -> None:
     client.create_queue("orders")
@@ -177,7 +177,7 @@ def test_a_queue_is_deleted_and_starts_clean_when_it_is_made_again(
     assert client.get_queue_runtime_properties("orders").total_message_count == 0
 
 
-def test_names_have_slashes_and_any_case(client: ServiceBusAdministrationClient) -> None:
+def test_names_may_contain_slashes_and_are_case_insensitive(client: ServiceBusAdministrationClient) -> None:
     client.create_queue("Shop/Orders.new-1_2")
     assert [found.name for found in client.list_queues()] == ["Shop/Orders.new-1_2"]
     assert client.get_queue("shop/orders.NEW-1_2").max_delivery_count == 10
@@ -185,7 +185,9 @@ def test_names_have_slashes_and_any_case(client: ServiceBusAdministrationClient)
     assert list(client.list_queues()) == []
 
 
-def test_rules_of_authorization_are_kept_and_work(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:
+def test_authorization_rules_are_stored_and_effective(
+    broker: ServedBroker, client: ServiceBusAdministrationClient
+) -> None:
     rules = [
         AuthorizationRule(
             type="SharedAccessAuthorizationRule",
@@ -271,7 +273,7 @@ def test_subscriptions_are_created_read_updated_listed_and_deleted(client: Servi
 # --- rules ---
 
 
-def test_a_subscription_begins_with_a_rule_that_lets_everything_pass(news: ServiceBusAdministrationClient) -> None:
+def test_a_new_subscription_has_a_rule_that_matches_every_message(news: ServiceBusAdministrationClient) -> None:
     (rule,) = news.list_rules("news", "all")
     assert rule.name == "$Default"
     assert isinstance(rule.filter, TrueRuleFilter)
@@ -405,7 +407,7 @@ def send(broker: ServedBroker, entity: str, *bodies: str, **options: Any) -> Non
         sender.send_messages([ServiceBusMessage(body, **options) for body in bodies])
 
 
-def test_the_counts_of_a_queue_are_true(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:
+def test_the_counts_of_a_queue_are_exact(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:
     client.create_queue("orders")
     send(broker, "orders", "a", "b", "c", "d", "e")
     later = datetime.datetime.now(UTC) + datetime.timedelta(hours=1)
@@ -433,7 +435,7 @@ def test_the_counts_of_a_queue_are_true(broker: ServedBroker, client: ServiceBus
     assert updated.updated_at_utc > found.created_at_utc
 
 
-def test_the_counts_of_topics_and_subscriptions_are_true(
+def test_the_counts_of_topics_and_subscriptions_are_exact(
     broker: ServedBroker, news: ServiceBusAdministrationClient
 ) -> None:
     with (
@@ -449,7 +451,7 @@ def test_the_counts_of_topics_and_subscriptions_are_true(
     assert (found.active_message_count, found.total_message_count) == (2, 2)
 
 
-def test_the_namespace_tells_of_itself(client: ServiceBusAdministrationClient) -> None:
+def test_the_namespace_has_its_name_and_tier(client: ServiceBusAdministrationClient) -> None:
     found = client.get_namespace_properties()
     assert (found.name, found.messaging_sku, found.namespace_type) == ("sbemulatorns", "Standard", "Messaging")
     assert found.created_at_utc is not None
@@ -458,7 +460,7 @@ def test_the_namespace_tells_of_itself(client: ServiceBusAdministrationClient) -
 # --- what is refused ---
 
 
-def test_what_is_there_cannot_be_created(news: ServiceBusAdministrationClient) -> None:
+def test_creating_an_existing_entity_is_a_conflict(news: ServiceBusAdministrationClient) -> None:
     news.create_queue("orders")
     for create in (
         lambda: news.create_queue("ORDERS"),
@@ -471,7 +473,7 @@ def test_what_is_there_cannot_be_created(news: ServiceBusAdministrationClient) -
             create()
 
 
-def test_what_is_not_there_is_not_found(news: ServiceBusAdministrationClient) -> None:
+def test_an_unknown_entity_is_not_found(news: ServiceBusAdministrationClient) -> None:
     queue = news.create_queue("orders")
     rule = news.create_rule("news", "all", "some")
     news.delete_queue("orders")
@@ -495,7 +497,7 @@ def test_what_is_not_there_is_not_found(news: ServiceBusAdministrationClient) ->
             ask()
 
 
-def test_what_cannot_be_is_told_in_a_sentence(news: ServiceBusAdministrationClient) -> None:
+def test_an_invalid_setting_is_refused_with_the_reason(news: ServiceBusAdministrationClient) -> None:
     with pytest.raises(HttpResponseError, match="LockDuration PT10M: must be from PT5S to PT5M") as refusal:
         news.create_queue("orders", lock_duration=datetime.timedelta(minutes=10))
     assert refusal.value.status_code == 400
@@ -520,7 +522,7 @@ def test_a_wrong_key_is_an_authentication_error(broker: ServedBroker) -> None:
         client.get_queue("queue")
 
 
-def test_an_update_of_another_state_is_the_error_for_that(
+def test_an_update_with_another_etag_raises_the_sdks_error(
     broker: ServedBroker, client: ServiceBusAdministrationClient
 ) -> None:
     found = client.create_queue("orders")
@@ -537,7 +539,7 @@ def test_an_update_of_another_state_is_the_error_for_that(
 
 
 @pytest.mark.parametrize("version", [ApiVersion.V2017_04, ApiVersion.V2021_05])
-def test_older_versions_of_the_interface_are_spoken(broker: ServedBroker, version: ApiVersion) -> None:
+def test_older_versions_of_the_interface_are_supported(broker: ServedBroker, version: ApiVersion) -> None:
     with client_for(broker, api_version=version) as client:
         name = f"orders-{version.value}"
         client.create_queue(name)
@@ -546,7 +548,7 @@ def test_older_versions_of_the_interface_are_spoken(broker: ServedBroker, versio
         client.delete_queue(name)
 
 
-def test_the_oldest_version_of_the_interface_does_not_know_the_size_of_a_message(broker: ServedBroker) -> None:
+def test_the_oldest_version_of_the_interface_has_no_maximum_message_size(broker: ServedBroker) -> None:
     with client_for(broker, api_version=ApiVersion.V2017_04) as client:
         with pytest.raises(HttpResponseError, match="requires the api-version 2021-05"):
             client.create_topic("sized", max_message_size_in_kilobytes=256)
@@ -566,7 +568,7 @@ def test_the_further_port_administers_too(broker: ServedBroker, client: ServiceB
     assert AtomClient(further).get("/orders").status == 200
 
 
-def test_the_asynchronous_client_works_too(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:
+def test_the_asynchronous_client_administers(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:
     async def administer(authority: Path) -> list[str]:
         async with AsyncAdministrationClient.from_connection_string(
             broker.connection_string, connection_verify=str(authority), retry_total=0

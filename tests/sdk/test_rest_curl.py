@@ -68,7 +68,7 @@ def test_curl_sends_a_file_in_pieces_and_gets_the_same_bytes(curl: Curl) -> None
     assert headers["Transfer-Encoding"] == "chunked"
 
 
-def test_curl_speaks_the_oldest_http_too(curl: Curl) -> None:
+def test_curl_works_with_http_1_0(curl: Curl) -> None:
     assert curl.run("/queue/messages", "-0", "-d", "one")[0] == 201
     status, headers, body = curl.run("/queue/messages/head", "-0", "-X", "DELETE")
     assert (status, body, headers["Content-Length"]) == (200, b"one", "3")

@@ -15,7 +15,7 @@ from toolchains import python_with
 PROGRAM = Path(__file__).parent / "old" / "http_client.py"
 
 
-def test_an_old_client_administers_sends_and_receives(served: ServedBroker) -> None:
+def test_the_http_only_sdk_administers_sends_and_receives(served: ServedBroker) -> None:
     python = python_with("old-http-client", "azure-servicebus==0.21.1")
     ended = subprocess.run(
         [python, PROGRAM, str(served.port), str(served.authority)],

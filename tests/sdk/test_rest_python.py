@@ -14,7 +14,7 @@ from rest.asking import RestClient
 QUEUE = QueueDefinition(name="queue")
 
 
-def test_a_message_of_http_has_its_properties_for_the_sdk(start_bus: StartBus) -> None:
+def test_a_message_sent_over_http_has_its_properties_in_the_sdk(start_bus: StartBus) -> None:
     bus = start_bus(QUEUE)
     rest = RestClient(bus.broker.broker.port)
     rest.send(
@@ -52,7 +52,7 @@ def test_a_message_of_http_has_its_properties_for_the_sdk(start_bus: StartBus) -
     }
 
 
-def test_a_message_of_the_sdk_has_its_properties_over_http(start_bus: StartBus) -> None:
+def test_a_message_sent_by_the_sdk_has_its_properties_over_http(start_bus: StartBus) -> None:
     bus = start_bus(QUEUE)
     rest = RestClient(bus.broker.broker.port)
     bus.send(
@@ -81,7 +81,7 @@ def test_a_message_of_the_sdk_has_its_properties_over_http(start_bus: StartBus) 
     assert shown == {"Priority": '"High"', "Count": "5", "Ratio": "0.25", "Done": "true"}
 
 
-def test_a_session_that_http_sends_to_is_received_by_the_sdk(start_bus: StartBus) -> None:
+def test_a_session_message_sent_over_http_is_received_by_the_sdk(start_bus: StartBus) -> None:
     bus = start_bus(QueueDefinition(name="sessions", requires_session=True))
     rest = RestClient(bus.broker.broker.port)
     rest.send("one", "sessions", {"SessionId": "s"})
@@ -90,7 +90,7 @@ def test_a_session_that_http_sends_to_is_received_by_the_sdk(start_bus: StartBus
     assert [str(message) for message in receiver.receive_messages(2, max_wait_time=10)] == ["one", "two"]
 
 
-def test_a_message_scheduled_over_http_comes_to_the_sdk_when_it_is_due(start_bus: StartBus) -> None:
+def test_a_message_scheduled_over_http_is_received_by_the_sdk_when_due(start_bus: StartBus) -> None:
     bus = start_bus(QUEUE)
     due = bus.broker.clock.now() // 1000 * 1000 + 60_000
     RestClient(bus.broker.broker.port).send("later", properties={"ScheduledEnqueueTimeUtc": format_http_date(due)})

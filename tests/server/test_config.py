@@ -263,7 +263,7 @@ def test_an_invalid_value_is_refused(tmp_path: Path, value: Any, problem: str) -
         ({"FilterType": "True", "Action": {"SqlExpression": "price > > 5"}}, "Action"),
     ],
 )
-def test_sql_that_cannot_be_read_is_shown_with_a_caret_under_the_place(
+def test_invalid_sql_in_the_file_is_shown_with_a_caret_under_the_position(
     tmp_path: Path, properties: Any, key: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -119,7 +119,7 @@ QUEUES = definitions(QueueDefinition, authorization_rules=st.sampled_from([(), (
     st.lists(TOPICS, max_size=2),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_namespace_is_read_back_as_it_was(queues: list[Any], topics: list[Any]) -> None:
+def test_any_namespace_is_written_and_read_unchanged(queues: list[Any], topics: list[Any]) -> None:
     names = [entity.name for entity in (*queues, *topics)]
     if len(set(names)) < len(names):
         return

@@ -29,7 +29,7 @@ def namespace(**keys: Any) -> Any:
     return {"UserConfig": {"Namespaces": [keys]}}
 
 
-def test_the_copy_in_the_documentation_is_up_to_date() -> None:
+def test_the_schema_in_the_documentation_is_up_to_date() -> None:
     """If not: peeklock config schema > docs/config.schema.json"""
     assert COPY.read_text("utf-8") == format_schema()
 
@@ -41,7 +41,7 @@ def test_it_is_a_schema(profile: str) -> None:
 
 @pytest.mark.parametrize("text", [EXAMPLE, SAMPLE], ids=["documentation", "sample"])
 @pytest.mark.parametrize("profile", PROFILES)
-def test_files_that_can_be_used_satisfy_it(text: str, profile: str) -> None:
+def test_valid_files_match_the_schema(text: str, profile: str) -> None:
     assert mistakes(load(text).plain(), profile) == []
 
 

@@ -88,7 +88,7 @@ class Cut:
         raise ConnectionLost("cut", "here")
 
 
-def test_a_claim_whose_answer_is_lost_is_made_once(
+def test_a_claim_whose_answer_is_lost_is_created_once(
     broker: BrokerThread, connection: Connection, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(connection, 20)
@@ -102,7 +102,7 @@ def test_a_claim_whose_answer_is_lost_is_made_once(
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["answer", "request"])
-def test_a_claim_whose_removal_is_in_doubt_is_not_taken_for_a_forgotten_one(
+def test_a_claim_whose_removal_is_unconfirmed_is_not_claimed_again(
     broker: BrokerThread, connection: Connection, make: Make, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     send(connection, 5)
@@ -151,7 +151,7 @@ def test_claims_of_a_session_are_found_before_newer_ones(connection: Connection,
     assert [batch.numbers for batch in batches] == [{"a": [1, 2]}, {"a": [3, 4]}]
 
 
-def test_no_one_else_gets_a_session_that_is_claimed_in_part(
+def test_a_partly_claimed_session_is_reserved_for_its_claim_name(
     broker: BrokerThread, connection: Connection, make: Make
 ) -> None:
     send(connection, 4, "sessions", "a")
@@ -166,7 +166,7 @@ def test_no_one_else_gets_a_session_that_is_claimed_in_part(
 # --- owners
 
 
-def test_a_second_query_under_the_same_name_is_refused_with_what_to_do(connection: Connection, make: Make) -> None:
+def test_a_second_query_with_the_same_claim_name_is_refused_with_advice(connection: Connection, make: Make) -> None:
     send(connection, 5)
     first = make()
     first.next(ALL)
@@ -194,7 +194,7 @@ def test_a_query_that_loses_its_connection_keeps_its_name(connection: Connection
     assert claims.next(ALL).count == 5
 
 
-def test_the_connection_is_kept_going_while_a_batch_runs(
+def test_heartbeats_are_sent_while_a_batch_runs(
     broker: BrokerThread, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peeklock.spark.broker_claims._KEPT_ALIVE_S", 0.001)
@@ -214,9 +214,7 @@ def test_the_connection_is_kept_going_while_a_batch_runs(
 # --- claiming ahead
 
 
-def test_a_claim_that_was_asked_for_ahead_is_the_next_batch(
-    broker: BrokerThread, connection: Connection, make: Make
-) -> None:
+def test_a_claim_made_ahead_is_the_next_batch(broker: BrokerThread, connection: Connection, make: Make) -> None:
     send(connection, 10)
     claims = make()
     limit = Limit(messages=4)
@@ -241,7 +239,7 @@ def test_a_claim_ahead_that_is_not_full_is_filled(connection: Connection, make: 
 
 
 @pytest.mark.parametrize("is_answered", [False, True], ids=["asked", "answered"])
-def test_a_claim_ahead_of_a_query_that_died_is_found(
+def test_a_claim_made_ahead_by_a_killed_query_is_found(
     connection: Connection, make: Make, monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     send(connection, 10)
@@ -272,7 +270,7 @@ def test_a_claim_ahead_that_the_service_did_not_hear_of_is_asked_for_again(
     assert claims.next(limit).numbers == {None: [5, 6, 7, 8]}
 
 
-def test_a_query_that_is_stopped_gives_back_what_it_claimed_ahead(broker: BrokerThread, connection: Connection) -> None:
+def test_a_stopped_query_releases_its_claims_made_ahead(broker: BrokerThread, connection: Connection) -> None:
     send(connection, 10)
     reader = ClaimReader(options_of(broker), SCHEMA)
     start = reader.initialOffset()
@@ -318,7 +316,7 @@ def test_an_offset_names_the_claims_whose_removal_is_not_confirmed(
     ("protocol", "offered", "kind"),
     [("auto", True, BrokerClaims), ("auto", False, Claims), ("broker", True, BrokerClaims), ("defer", True, Claims)],
 )
-def test_the_protocol_is_what_the_option_and_the_service_allow(
+def test_the_claim_protocol_follows_the_option_and_the_service(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, protocol: str, offered: bool, kind: type
 ) -> None:
     if not offered:
@@ -327,7 +325,7 @@ def test_the_protocol_is_what_the_option_and_the_service_allow(
         assert type(claims) is kind
 
 
-def test_the_protocol_of_the_broker_is_refused_where_it_is_not_offered(
+def test_the_protocol_of_the_broker_is_refused_if_the_service_lacks_it(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Connection, "capabilities", frozenset())
@@ -349,7 +347,7 @@ def test_the_log_names_the_protocol_once(
     ]
 
 
-def test_what_an_older_run_deferred_is_settled_and_found(
+def test_messages_deferred_by_an_older_run_are_found_and_settled(
     broker: BrokerThread, connection: Connection, make: Make
 ) -> None:
     send(connection, 12)

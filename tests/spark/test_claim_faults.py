@@ -161,7 +161,7 @@ def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
 @pytest.mark.parametrize("protocol", ["broker", "defer"])
 @pytest.mark.parametrize("is_old", [False, True], ids=["4.2", "4.0"])
 @pytest.mark.parametrize("queue", ["queue", "sessions"])
-def test_each_message_is_taken_once_whenever_the_driver_dies(
+def test_each_message_is_received_once_whenever_the_driver_dies(
     start_broker: StartBroker, fate: Fate, queue: str, is_old: bool, protocol: str
 ) -> None:
     broker = start_broker(
@@ -195,7 +195,7 @@ def test_each_message_is_taken_once_whenever_the_driver_dies(
 
 
 @pytest.mark.parametrize("protocol", ["broker", "defer"])
-def test_of_a_session_the_order_is_kept_whenever_the_driver_dies(
+def test_a_session_keeps_its_order_whenever_the_driver_dies(
     start_broker: StartBroker, fate: Fate, protocol: str
 ) -> None:
     broker = start_broker(QueueDefinition(name="sessions", requires_session=True, max_delivery_count=2000))
@@ -224,7 +224,7 @@ def claiming(broker: BrokerThread, protocol: str) -> ClaimReader:
 
 
 @pytest.mark.parametrize("protocol", ["broker", "defer"])
-def test_a_reader_whose_driver_is_gone_takes_nothing_more(
+def test_a_reader_whose_driver_ended_claims_nothing_more(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     broker = start_broker()

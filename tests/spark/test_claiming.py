@@ -82,7 +82,7 @@ def stream(spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_pa
 
 
 @both_protocols
-def test_each_message_is_taken_once_and_the_queue_is_empty_after_a_run(stream: Stream, protocol: str) -> None:
+def test_each_message_is_received_once_and_the_queue_is_empty_after_a_run(stream: Stream, protocol: str) -> None:
     stream.options["claimProtocol"] = protocol
     stream.send(range(100))
     stream.run(maxMessagesPerTrigger=40)
@@ -91,9 +91,7 @@ def test_each_message_is_taken_once_and_the_queue_is_empty_after_a_run(stream: S
     assert [bool(offset.get("claimIds")) for offset in stream.offsets()] == [protocol == "broker"] * 3
 
 
-def test_a_query_goes_on_with_the_claims_of_the_broker_where_an_earlier_one_deferred(
-    stream: Stream, tmp_path: Path
-) -> None:
+def test_a_query_continues_with_broker_claims_after_an_earlier_one_deferred(stream: Stream, tmp_path: Path) -> None:
     stream.send(range(20))
     flag = tmp_path / "fail"
     flag.touch()
@@ -123,14 +121,14 @@ def test_a_run_on_an_empty_queue_ends(stream: Stream) -> None:
     assert [offset["claimed"] for offset in stream.offsets()] == [[]]
 
 
-def test_a_batch_has_at_most_so_many_messages_and_its_offset_only_its_own(stream: Stream) -> None:
+def test_a_batch_has_a_maximum_of_messages_and_its_offset_covers_only_them(stream: Stream) -> None:
     stream.send(range(10))
     stream.run(maxMessagesPerTrigger=4)
     assert [offset["claimed"] for offset in stream.offsets()] == [[[1, 4]], [[5, 8]], [[9, 10]]]
     assert stream.taken() == list(range(10))
 
 
-def test_a_batch_has_at_most_about_so_many_bytes(stream: Stream) -> None:
+def test_a_batch_has_approximately_a_maximum_of_bytes(stream: Stream) -> None:
     stream.send(range(30))
     stream.run(maxBytesPerTrigger="1k")
     sizes = [offset["bytes"] for offset in stream.offsets()]
@@ -172,7 +170,7 @@ def failing_at(sought: int, flag: Path) -> Column:
 
 
 @both_protocols
-def test_a_query_that_fails_leaves_its_batch_for_the_next_start(stream: Stream, tmp_path: Path, protocol: str) -> None:
+def test_a_failed_batch_is_repeated_at_the_next_start(stream: Stream, tmp_path: Path, protocol: str) -> None:
     stream.options["claimProtocol"] = protocol
     stream.send(range(20))
     flag = tmp_path / "fail"
@@ -207,7 +205,7 @@ def test_a_checkpoint_of_another_queue_settles_nothing(stream: Stream) -> None:
 
 
 @both_protocols
-def test_a_session_goes_to_one_task_whole_and_in_order(
+def test_a_session_is_read_by_one_task_completely_and_in_order(
     spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path, protocol: str
 ) -> None:
     stream = Stream(spark, bus, make_queue(RequiresSession=True), tmp_path)
@@ -251,7 +249,7 @@ def test_a_subscription_and_a_dead_letter_queue_can_be_claimed(stream: Stream, s
     assert dead.taken() == [0, 1]
 
 
-def test_a_continuous_query_settles_its_last_batch_without_another(stream: Stream) -> None:
+def test_a_continuous_query_settles_its_last_batch_without_a_next_one(stream: Stream) -> None:
     stream.send(range(10))
     query = (
         stream.load(pollInterval="50ms")
@@ -291,7 +289,7 @@ def test_the_only_question_of_an_older_spark_finds_a_forgotten_claim_wherever_it
 
 
 @pytest.mark.skipif(not HAS_AVAILABLE_NOW, reason="this Spark does not ask a source in Python for its progress")
-def test_the_progress_of_a_query_says_what_waits_and_what_was_claimed_and_removed(stream: Stream) -> None:
+def test_the_progress_of_a_query_has_the_numbers_of_waiting_claimed_and_removed_messages(stream: Stream) -> None:
     stream.send(range(10))
     writer = stream.load(maxMessagesPerTrigger=4).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True)

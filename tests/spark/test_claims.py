@@ -120,9 +120,7 @@ def test_what_is_claimed_is_set_aside_and_nobody_else_gets_it(
     assert connection.receiver("queue", credit=0).receive(10, timeout=0) == []
 
 
-def test_claimed_messages_can_be_read_again_and_again_and_are_not_counted(
-    connection: Connection, claims_of: Make
-) -> None:
+def test_claimed_messages_can_be_read_repeatedly_and_are_not_counted(connection: Connection, claims_of: Make) -> None:
     send(connection, 5)
     claims = claims_of()
     offset = noted(claims, claims.next(ALL))
@@ -183,7 +181,7 @@ def test_what_came_after_an_end_is_left(broker: BrokerThread, connection: Connec
     assert broker.counters().active == 5
 
 
-def test_claims_that_nobody_noted_are_found_by_their_name(connection: Connection, claims_of: Make) -> None:
+def test_claims_missing_in_the_checkpoint_are_found_by_their_name(connection: Connection, claims_of: Make) -> None:
     send(connection, 3)
     with claims_of() as claims:
         claims.next(ALL)
@@ -191,7 +189,7 @@ def test_claims_that_nobody_noted_are_found_by_their_name(connection: Connection
     assert claims_of().next(ALL).numbers == {None: [1, 2, 3, 4, 5]}
 
 
-def test_claims_of_another_name_are_not_touched(connection: Connection, claims_of: Make) -> None:
+def test_claims_of_another_name_are_not_changed(connection: Connection, claims_of: Make) -> None:
     send(connection, 3)
     other = claims_of(claimName="other").next(ALL)
     send(connection, 2)
@@ -201,7 +199,7 @@ def test_claims_of_another_name_are_not_touched(connection: Connection, claims_o
     assert read(claims, ranges.of_numbers(other.numbers[None])) == [1, 2, 3]
 
 
-def test_messages_that_others_deferred_are_not_taken_for_claims(connection: Connection, claims_of: Make) -> None:
+def test_messages_deferred_by_other_clients_are_not_claims(connection: Connection, claims_of: Make) -> None:
     send(connection, 2)
     receiver = connection.receiver("queue", credit=0)
     receiver.modify(receiver.receive(2), undeliverable_here=True, wait=True)
@@ -254,7 +252,9 @@ def test_a_service_that_fails_in_the_middle_loses_no_claim(
     assert len(set(found)) == 30
 
 
-def test_a_claimed_message_that_is_gone_is_named(connection: Connection, claims_of: Make) -> None:
+def test_a_claimed_message_removed_by_another_client_is_reported_by_number(
+    connection: Connection, claims_of: Make
+) -> None:
     send(connection, 6)
     claims = claims_of()
     offset = noted(claims, claims.next(ALL))
@@ -336,7 +336,7 @@ def test_a_session_that_another_holds_is_waited_for_and_then_named(
 
 
 @by_deferring
-def test_of_a_session_no_newer_message_goes_before_a_forgotten_one(connection: Connection, claims_of: Make) -> None:
+def test_found_claims_of_a_session_come_before_newer_messages(connection: Connection, claims_of: Make) -> None:
     send_to_session(connection, "a", 4)
     claims_of("sessions").next(ALL)  # forgotten
     send_to_session(connection, "a", 2)

@@ -150,7 +150,7 @@ def test_a_write_that_is_repeated_under_its_name_writes_every_row_once(cluster: 
 
 
 @KILLS
-def test_a_batch_read_has_every_message_once_whoever_is_killed(
+def test_a_batch_read_has_every_message_once_despite_kills(
     cluster: Cluster, queue: Queue, tmp_path: Path, kill: Kill
 ) -> None:
     queue.fill()
@@ -160,7 +160,7 @@ def test_a_batch_read_has_every_message_once_whoever_is_killed(
 
 
 @KILLS
-def test_a_claiming_stream_has_every_message_once_whoever_is_killed(
+def test_a_claiming_stream_has_every_message_once_despite_kills(
     cluster: Cluster, queue: Queue, tmp_path: Path, kill: Kill
 ) -> None:
     queue.fill()
@@ -172,7 +172,7 @@ def test_a_claiming_stream_has_every_message_once_whoever_is_killed(
 
 
 @KILLS
-def test_a_write_writes_every_row_once_whoever_is_killed(
+def test_a_write_writes_every_row_once_despite_kills(
     cluster: Cluster, queue: Queue, tmp_path: Path, kill: Kill
 ) -> None:
     cluster.begin("write", options=queue.options, rows=MESSAGES, held=tmp_path / "held")

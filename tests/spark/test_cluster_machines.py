@@ -198,7 +198,7 @@ def places_of(rows: list[Any]) -> set[str]:
     return {place for _, place in rows}
 
 
-def test_work_is_shared_by_machines_which_know_the_broker_by_its_name(site: Site, queue: Queue, tmp_path: Path) -> None:
+def test_work_is_shared_by_machines_that_resolve_the_brokers_name(site: Site, queue: Queue, tmp_path: Path) -> None:
     site.cluster.ask("write", options=queue.options, rows=MESSAGES)
     assert sorted(queue.numbers()) == EACH_ONCE
     rows = site.cluster.ask("read", options=queue.reading, place="host")
@@ -243,7 +243,7 @@ def test_a_write_writes_every_row_once_when_a_machine_is_lost(
     assert sorted(queue.numbers()) == EACH_ONCE
 
 
-def test_a_stream_goes_on_when_the_network_of_the_broker_is_back(site: Site, queue: Queue, tmp_path: Path) -> None:
+def test_a_stream_continues_when_the_brokers_network_is_back(site: Site, queue: Queue, tmp_path: Path) -> None:
     queue.fill()
     options = {**queue.reading, "maxMessagesPerTrigger": "100", "requestTimeout": "2s"}
     site.cluster.begin("claim", options=options, folder=tmp_path)

@@ -85,7 +85,7 @@ def peeked(number: int, bare: bytes, **options: Any) -> bytes:
 
 
 @pytest.mark.parametrize("each", RECORDED, ids=range(len(RECORDED)))
-def test_a_message_that_an_sdk_sent_has_the_row_it_had_when_it_was_recorded(each: dict[str, Any]) -> None:
+def test_messages_from_sdks_have_their_recorded_rows(each: dict[str, Any]) -> None:
     payload = base64.b64decode(each["message"])
     (row,) = both_ways([payload]).to_pylist()
     assert {name: text(value) for name, value in row.items() if value is not None and name != "entity"} == each["row"]
@@ -137,7 +137,7 @@ def test_a_value_of_any_type_in_any_place_is_what_the_codec_reads(place: Any, ty
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_messages_have_the_rows_that_the_codec_makes(seed: int) -> None:
+def test_random_messages_have_the_rows_that_the_full_codec_makes(seed: int) -> None:
     made = RandomMessages(seed)
     for round in range(30):
         payloads = [made.payload() for _ in range(made.count(20))]
@@ -182,7 +182,7 @@ def test_messages_with_the_properties_of_the_one_before_have_the_rows_that_the_c
 
 
 @pytest.mark.parametrize("seed", range(100, 104))
-def test_some_columns_of_random_messages_are_those_of_all(seed: int) -> None:
+def test_decoding_some_columns_gives_the_same_values_as_decoding_all(seed: int) -> None:
     made = RandomMessages(seed)
     for _ in range(40):
         payloads = [made.payload() for _ in range(made.count(10))]
@@ -192,7 +192,7 @@ def test_some_columns_of_random_messages_are_those_of_all(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200, 204))
-def test_a_broken_message_is_named_or_kept_and_changes_no_other_row(seed: int) -> None:
+def test_an_invalid_message_is_named_or_kept_and_changes_no_other_row(seed: int) -> None:
     made = RandomMessages(seed)
     named = 0
     for _ in range(60):
@@ -225,7 +225,7 @@ def test_the_first_of_several_broken_messages_is_named_whatever_is_wrong_with_it
 
 
 @pytest.mark.parametrize("at", ["key", "value", "id"])
-def test_text_that_is_no_utf8_is_found_in_every_column_of_text(at: str) -> None:
+def test_invalid_utf8_is_detected_in_every_text_column(at: str) -> None:
     bare = bare_with(properties=Properties(message_id="id"), application_properties={"key": "value"}, data=[b"x"])
     broken = peeked(
         8, bare.replace(b"\xa1" + bytes((len(at),)) + at.encode(), b"\xa1" + bytes((len(at),)) + b"\xff" * len(at))

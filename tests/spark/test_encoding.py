@@ -91,14 +91,14 @@ def is_unusual(batch: pa.RecordBatch, schema: StructType, **options: Any) -> boo
     return packing_of(schema, [], **options).together(Piece(batch, 0)) is None
 
 
-def test_messages_that_sdks_sent_are_encoded_again_as_one_by_one() -> None:
+def test_messages_from_sdks_are_encoded_to_the_same_bytes_as_one_by_one() -> None:
     payloads = [base64.b64decode(each["message"]) for each in RECORDED]
     check(batch_of(payloads, "queue", True), SCHEMA, typed=True)
     check(batch_of(payloads, "queue"), SCHEMA)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_at_random_are_encoded_as_one_by_one(seed: int) -> None:
+def test_random_rows_are_encoded_to_the_same_bytes_as_one_by_one(seed: int) -> None:
     source, random = RandomMessages(seed), Random(seed)
     payloads = [source.payload() for _ in range(300)]
     batch = batch_of(payloads, "queue", True)
@@ -204,7 +204,7 @@ def test_rows_that_say_the_same_get_the_ids_that_they_get_one_by_one() -> None:
     ],
     ids=str,
 )
-def test_a_row_that_has_to_be_looked_at_leaves_the_others_as_they_are(row: dict[str, Any]) -> None:
+def test_an_unusual_row_does_not_change_other_rows(row: dict[str, Any]) -> None:
     schema = StructType([SCHEMA[name] for name in WRITABLE])
     rows = [{"body": f"{number % 7}".encode(), "entity": "queue"} for number in range(2000)]
     rows[1234] |= row

@@ -199,7 +199,7 @@ def plan(chance: random.Random) -> list[str]:
     return kinds
 
 
-def test_a_capture_has_each_message_once_whoever_is_killed_and_when(
+def test_a_capture_has_each_message_once_despite_kills(
     capturing: Capturing, sending: Sending, broker: ServedBroker, spark: SparkSession
 ) -> None:
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(10**6))

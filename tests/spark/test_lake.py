@@ -128,7 +128,7 @@ def test_a_batch_that_was_killed_halfway_is_not_seen_and_replaced_when_it_is_run
     assert world.parquet() == {each.path for each in world.lake.listing().files}
 
 
-def test_readers_that_began_before_files_were_replaced_go_on(any_world: World) -> None:
+def test_readers_that_began_before_a_replacement_of_files_continue(any_world: World) -> None:
     world = any_world
     old = [*(world.add([1], 0) or ()), *(world.add([2], 1) or ())]
     before = world.spark.read.parquet(world.address)

@@ -52,7 +52,7 @@ def swap(log: CommitLog, old: Sequence[DataFile], new: Sequence[DataFile]) -> No
     log.rewrite(change)
 
 
-def test_a_commit_writes_what_it_adds_and_not_the_list(folder: Folder) -> None:
+def test_a_commit_writes_only_the_added_files(folder: Folder) -> None:
     add(folder.log, range(40))
     sizes = [len((folder.path / "_spark_metadata" / name).read_text().splitlines()) for name in folder.names()]
     assert sorted(sizes) == [1, 2, *[2] * 39]  # the form, and one file; the first checkpoint has none
@@ -77,7 +77,7 @@ def test_a_batch_counts_once_whichever_process_commits_it_again(folder: Folder) 
     assert folder.log.last_batch("another") == -1
 
 
-def test_commits_and_replacements_at_the_same_time_all_count(folder: Folder) -> None:
+def test_concurrent_commits_and_replacements_are_all_effective(folder: Folder) -> None:
     first = file("first-0")
     folder.log.append([first], "first", 0)
 
@@ -124,9 +124,7 @@ def test_a_first_commit_that_was_killed_halfway_is_made_by_the_next(folder: Fold
 
 
 @pytest.mark.parametrize("more", [0, INTERVAL // 2, INTERVAL - 1])
-def test_a_process_that_stood_still_for_many_commits_does_not_put_back_a_dropped_version(
-    folder: Folder, more: int
-) -> None:
+def test_a_process_delayed_for_many_commits_does_not_restore_a_dropped_version(folder: Folder, more: int) -> None:
     add(folder.log, range(more))
     slow, files = folder.another(), LocalFiles(folder.path)
     add(slow, [0], "slow")
@@ -142,7 +140,9 @@ def test_a_process_that_stood_still_for_many_commits_does_not_put_back_a_dropped
     assert sorted(folder.files()) == sorted(["slow-0", "slow-1", *(f"q-{n}" for n in range(more + 5 * INTERVAL))])
 
 
-def test_spark_reads_what_counts_after_any_number_of_commits(spark: SparkSession, folder: Folder) -> None:
+def test_spark_reads_exactly_the_committed_files_after_any_number_of_commits(
+    spark: SparkSession, folder: Folder
+) -> None:
     spark.range(1).coalesce(1).write.parquet(str(folder.path / "_one"))
     (one,) = (folder.path / "_one").glob("*.parquet")
     log, there = folder.log, []

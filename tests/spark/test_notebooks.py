@@ -73,7 +73,7 @@ def trees(name: str) -> Iterator[ast.AST]:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_every_option_of_a_notebook_is_one(name: str) -> None:
+def test_every_option_of_a_notebook_exists(name: str) -> None:
     given: list[str] = []
     for node in trees(name):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "option":
@@ -86,7 +86,7 @@ def test_every_option_of_a_notebook_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_every_name_that_a_notebook_imports_is_there_and_takes_the_arguments(name: str) -> None:
+def test_every_function_that_a_notebook_imports_exists_and_accepts_its_arguments(name: str) -> None:
     ours: dict[str, Any] = {}
     called = 0
     for node in trees(name):
@@ -156,7 +156,7 @@ def orders(bus: ServedBroker) -> Iterator[Commands]:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_the_cells_of_a_notebook_do_what_they_say(
+def test_the_cells_of_a_notebook_work_on_a_local_spark(
     spark: SparkSession,
     orders: Commands,
     bus: ServedBroker,

@@ -73,7 +73,7 @@ def test_an_empty_queue_has_all_columns_and_no_rows(
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 50])
-def test_every_message_is_read_once_and_stays(
+def test_a_batch_read_returns_every_message_once_and_removes_none(
     spark: SparkSession, bus: ServedBroker, connection: Connection, make_queue: MakeQueue, partitions: int
 ) -> None:
     queue = make_queue()
@@ -121,7 +121,7 @@ def test_numbers_bound_the_read(
     assert bodies(frame(spark, bus, queue=queue, endingSequenceNumber=0)) == []
 
 
-def test_what_comes_after_the_start_is_not_read(
+def test_messages_that_arrive_after_the_start_are_not_read(
     bus: ServedBroker, connection: Connection, make_queue: MakeQueue
 ) -> None:
     queue = make_queue()
@@ -132,7 +132,7 @@ def test_what_comes_after_the_start_is_not_read(
     assert rows_of(reader, partitions) == list(range(1, 11))
 
 
-def test_filters_narrow_the_read_where_spark_pushes_them_and_change_nothing_where_not(
+def test_pushed_filters_narrow_the_read_and_the_result_is_the_same_without_them(
     spark: SparkSession, bus: ServedBroker, connection: Connection, make_queue: MakeQueue
 ) -> None:
     queue = make_queue()
@@ -173,7 +173,7 @@ def over_time(start_broker: StartBroker) -> Any:
     return broker, int(first.message_annotations["x-opt-enqueued-time"])
 
 
-def test_a_time_bounds_the_read_exactly(spark: SparkSession, over_time: Any) -> None:
+def test_a_filter_on_time_limits_the_read_exactly(spark: SparkSession, over_time: Any) -> None:
     broker, start_ms = over_time
 
     def since(ms: int) -> list[str]:
@@ -256,7 +256,7 @@ def test_sessions_need_not_be_held(
     assert {row.session_id: row["count"] for row in found} == {"a": 3, "b": 3}
 
 
-def test_properties_of_every_type_come_through(
+def test_properties_of_every_type_are_read(
     spark: SparkSession, bus: ServedBroker, connection: Connection, make_queue: MakeQueue
 ) -> None:
     queue = make_queue()
@@ -329,7 +329,7 @@ class Drain:
         return [each for each in found if each]
 
 
-def test_a_stream_reads_what_is_there_and_goes_on_from_its_checkpoint(
+def test_a_peeking_stream_continues_from_its_checkpoint(
     spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     queue = make_queue()
@@ -416,9 +416,7 @@ def test_an_offset_that_goes_back_reads_nothing(bus: ServedBroker, make_queue: M
     assert reader.partitions({"next": 9}, {"next": 9}) == []
 
 
-def test_an_idle_stream_asks_the_service_seldom(
-    bus: ServedBroker, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_stream_polls_rarely(bus: ServedBroker, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     options = options_of(bus, "readStream", mode="peek", queue=make_queue(), pollInterval="1h")
     reader = PeekStreamReader(options, SCHEMA)
     looks = []

@@ -209,7 +209,7 @@ def make_busy(broker: BrokerThread, busy: bool = True) -> None:
     broker.call(lambda: setattr(journal, "unsaved_bytes", journal.unsaved_bytes + extra))
 
 
-def test_a_service_that_is_busy_gets_the_messages_later_and_a_session_in_order(broker: BrokerThread) -> None:
+def test_messages_for_a_busy_service_are_sent_later_and_sessions_in_order(broker: BrokerThread) -> None:
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -279,7 +279,7 @@ def test_a_broker_that_was_restarted_while_nothing_was_sent_is_no_failure(killab
     assert bodies(killable.connection_string) == [0, 1]
 
 
-def test_what_is_on_its_way_when_the_broker_dies_is_sent_again_with_what_follows(killable: ServedBroker) -> None:
+def test_unconfirmed_messages_are_sent_again_after_the_broker_was_killed(killable: ServedBroker) -> None:
     with outbox(killable.connection_string, Refusals(), entity="once") as box:
         for first in range(0, 3000, 1000):
             box.post(runs_of(parcel(row, "once", size=1000) for row in range(first, first + 1000)))

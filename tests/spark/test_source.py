@@ -53,7 +53,7 @@ def test_spark_finds_the_source_without_registration(bus: ServedBroker) -> None:
     assert shown.split() == ["0", "False"]
 
 
-def test_the_source_brings_no_broker_along() -> None:
+def test_the_data_source_does_not_import_the_broker() -> None:
     shown = run(
         """
         import sys
@@ -93,7 +93,7 @@ def load(spark: SparkSession, **options: object) -> Any:
         ({"connectionString": "nonsense"}, "option 'connectionString' must be a connection string"),
     ],
 )
-def test_a_mistake_in_an_option_is_told_by_load(spark: SparkSession, options: dict[str, str], problem: str) -> None:
+def test_load_reports_a_mistake_in_an_option(spark: SparkSession, options: dict[str, str], problem: str) -> None:
     with pytest.raises(PySparkException, match=problem):
         load(spark, **options)
 

@@ -36,7 +36,7 @@ needs_build = pytest.mark.skipif(
         ("iceberg", "4.1.4", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:"),
     ],
 )
-def test_the_build_is_that_of_the_series_of_spark(format: str, version: str, build: str) -> None:
+def test_the_build_of_the_table_format_matches_the_spark_version(format: str, version: str, build: str) -> None:
     assert build_of(format, version).startswith(build)
     assert settings_of(format, version, {})["spark.jars.packages"] == build_of(format, version)
 

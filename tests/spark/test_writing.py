@@ -129,7 +129,7 @@ def test_every_column_that_is_the_writers_arrives(spark: SparkSession, queue: Qu
     assert annotations["x-opt-message-state"] == 2  # scheduled
 
 
-def test_what_was_read_is_written_and_read_again_as_it_was(spark: SparkSession, bus: ServedBroker) -> None:
+def test_rows_that_were_read_can_be_written_and_read_unchanged(spark: SparkSession, bus: ServedBroker) -> None:
     source, copy = Queue(bus), Queue(bus)
     application = {
         "text": "ä",
@@ -390,9 +390,7 @@ for queue in queues:
 
 
 @pytest.mark.spark
-def test_a_task_that_fails_in_the_middle_and_runs_again_writes_under_the_same_ids(
-    bus: ServedBroker, tmp_path: Path
-) -> None:
+def test_a_task_that_fails_and_runs_again_writes_the_same_ids(bus: ServedBroker, tmp_path: Path) -> None:
     once, any_number = Queue(bus, RequiresDuplicateDetection=True), Queue(bus)
     # A local Spark gives a task a second attempt only when it is started so.
     run_in_spark("local[1,2]", FAILING_ONCE, once.where, str(tmp_path / "failed"), once.name, any_number.name)

@@ -276,7 +276,9 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_whatever_is_done_every_message_has_its_body_and_no_other_is_kept(kind: str, steps: list[Step]) -> None:
+def test_after_random_operations_exactly_the_bodies_of_existing_messages_are_stored(
+    kind: str, steps: list[Step]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         memory = MemoryStore()
         world = Driver(lambda call: memory if kind == "memory" else DiskStore(Path(folder), call))

@@ -187,7 +187,7 @@ class Counting(View):
         return super().user(name)
 
 
-def test_a_message_is_asked_once_for_each_shape_however_many_filters_there_are() -> None:
+def test_correlation_filters_cost_one_lookup_for_each_form() -> None:
     index: CorrelationIndex[int] = CorrelationIndex()
     for number in range(1000):
         index.add(properties(number=number), number)

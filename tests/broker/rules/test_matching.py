@@ -56,7 +56,7 @@ def test_a_true_filter_takes_every_message_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("rules", [[], [FALSE]], ids=["none", "false"])
-def test_no_rules_or_a_false_filter_take_none(rules: list[RuleDefinition]) -> None:
+def test_no_rules_or_a_false_filter_match_no_message(rules: list[RuleDefinition]) -> None:
     assert matcher(s=rules).match(view()) == []
 
 

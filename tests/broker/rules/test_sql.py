@@ -68,7 +68,7 @@ def typed(properties: Properties) -> list[dict[str, tuple[type, Any]]]:
 
 
 @parametrize("errors", having="error")
-def test_a_wrong_text_is_refused_with_the_place(case: dict[str, Any]) -> None:
+def test_invalid_sql_is_refused_with_the_position(case: dict[str, Any]) -> None:
     text = case.get("filter", case.get("action"))
     with pytest.raises(SqlError) as error:
         compiled(case)
@@ -141,7 +141,7 @@ def test_a_text_may_have_as_many_characters_as_the_service_allows() -> None:
         ("p(", "a", ")"),
     ],
 )
-def test_nesting_has_a_limit_that_is_told(opening: str, inside: str, closing: str) -> None:
+def test_the_error_for_deep_nesting_has_the_limit(opening: str, inside: str, closing: str) -> None:
     levels = opening.count("(") + opening.count("NOT") + opening.count("-")
 
     def nested(times: int) -> str:

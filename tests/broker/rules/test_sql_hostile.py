@@ -97,7 +97,9 @@ def outcome(compiling: Any, text: str, parameters: dict[str, Any], message: Prop
 
 @settings(max_examples=500)
 @given(TEXTS, PARAMETERS, MESSAGES)
-def test_no_text_does_more_than_be_refused(text: str, parameters: dict[str, Any], message: Properties) -> None:
+def test_any_text_is_compiled_or_refused_with_its_position(
+    text: str, parameters: dict[str, Any], message: Properties
+) -> None:
     for compiling in (compile_filter, compile_action):
         found = outcome(compiling, text, parameters, message)
         if isinstance(found, SqlError):

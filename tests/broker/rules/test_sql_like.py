@@ -47,13 +47,13 @@ def is_like(text: str, pattern: str, escape: str | None = None) -> bool:
 @example("aab", "%ab")
 @example("ab", "%___%")
 @example("aXbab", "a%_b")
-def test_like_is_what_its_definition_says(text: str, pattern: str) -> None:
+def test_like_follows_its_definition(text: str, pattern: str) -> None:
     assert compile_pattern(pattern)(text) == is_like(text, pattern)
 
 
 @settings(max_examples=500)
 @given(st.text("a%_!", max_size=8), st.text("a%_!", max_size=8), st.sampled_from("!%_a"))
-def test_like_with_an_escape_character_is_what_its_definition_says(text: str, pattern: str, escape: str) -> None:
+def test_like_with_an_escape_character_follows_its_definition(text: str, pattern: str, escape: str) -> None:
     try:
         expected = is_like(text, pattern, escape)
     except StopIteration:  # The escape character stands last.
@@ -78,7 +78,7 @@ def test_a_text_is_gone_through_once_whatever_the_pattern() -> None:
     assert compile_pattern("%" + "_" * 1000 + "%")(text)
 
 
-def test_a_search_that_would_be_too_much_work_is_given_up() -> None:
+def test_a_search_that_needs_too_much_work_is_stopped() -> None:
     matches = compile_pattern("%" + "a_" * 32 + "b%")
     assert not matches("a" * (MAX_PATTERN_WORK // 65))
     with pytest.raises(EvaluationError, match="too long"):

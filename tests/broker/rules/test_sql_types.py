@@ -51,7 +51,7 @@ def is_known(symbol: str, properties: Properties) -> bool:
 
 
 @pytest.mark.parametrize(("left", "right"), list(product(SAMPLES, SAMPLES)))
-def test_a_pair_of_types_knows_its_operators_and_no_others(left: str, right: str) -> None:
+def test_a_pair_of_types_supports_exactly_its_operators(left: str, right: str) -> None:
     properties = Properties({"a": SAMPLES[left], "b": SAMPLES[right]})
     known = {symbol for symbol in (*COMPARISONS, *ARITHMETIC) if is_known(symbol, properties)}
     assert known == KNOWN.get((left, right), set())

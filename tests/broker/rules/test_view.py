@@ -91,7 +91,7 @@ def test_system_properties_come_from_where_the_message_has_them(name: str, value
 
 
 @pytest.mark.parametrize("name", SYSTEM_PROPERTIES)
-def test_every_system_property_can_be_asked_of_a_message_that_has_none(name: str) -> None:
+def test_every_system_property_can_be_read_from_a_message_that_has_none(name: str) -> None:
     payload = Message(data=[b"body"]).encode()
     known = {
         "EnqueuedTimeUtc": NOW_MOMENT,
