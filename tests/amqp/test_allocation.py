@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -30,8 +31,14 @@ print(kept, faults() - before)
 """
 
 
-def _faults(how: str) -> tuple[str, int]:
-    done = subprocess.run([sys.executable, "-c", _FAULTS, how], capture_output=True, text=True, check=True)
+def _faults(how: str, **variables: str) -> tuple[str, int]:
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULTS, how],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | variables,
+    )
     kept, faults = done.stdout.split()
     return kept, int(faults)
 
@@ -44,3 +51,8 @@ def test_large_blocks_are_not_faulted_in_again_where_glibc_keeps_them() -> None:
     assert kept == str(has_glibc)
     if has_glibc:
         assert faults < 1000 < before
+
+
+@pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"])
+def test_limits_of_the_environment_are_not_replaced(variable: str) -> None:
+    assert _faults("kept", **{variable: "131072"})[0] == "False"

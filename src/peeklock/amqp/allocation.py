@@ -8,6 +8,7 @@ reading 1 KiB from the log and sending it in a packed page took twice as long.
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Final
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
@@ -17,10 +18,17 @@ LARGEST_BYTES: Final = 16 * 1024 * 1024
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+"""With these, glibc reads the same limits from the environment."""
 
 
 def keep_freed_memory() -> bool:
-    """Set both limits for the whole process. Return False if the C library has no such limits."""
+    """Set both limits for the whole process, unless the environment does.
+
+    Return False if they were not set, for example because the C library has no such limits.
+    """
+    if any(name in os.environ for name in _VARIABLES):
+        return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
