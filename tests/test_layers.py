@@ -89,7 +89,7 @@ LADDER: dict[str, set[str]] = {
     "admin": {"entities", "atom", "broker", "server"},
     "rest": {"amqp", "entities", "broker", "server", "store.base"},
     "client": {"amqp", "engine", "entities", "atom"},
-    "spark": {"amqp", "client"},
+    "spark": {"amqp", "entities", "client"},
     "cli": {
         "amqp",
         "engine",

@@ -16,7 +16,7 @@ from peeklock.amqp.service_bus import SCHEDULED_ENQUEUE_TIME
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.catalogue import AnyEntity, subscription_path
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.heads import head
@@ -30,6 +30,7 @@ from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.names import subscription_path
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile

@@ -7,7 +7,8 @@ from typing import Any
 from peeklock.amqp.codec import decode_value
 from peeklock.amqp.message import Message
 from peeklock.amqp.sections import value_end
-from peeklock.spark.property_maps import CLAIM_PROPERTY, DESCRIPTION, REASON
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from peeklock.spark.property_maps import CLAIM_PROPERTY
 from peeklock.spark.rows import STATES
 from peeklock.spark.texts import plain_bytes, plain_json, plain_text, typed_text
 
@@ -54,7 +55,7 @@ def plain_row(payload: bytes, entity: str, typed: bool) -> dict[str, Any]:
             value = content
     header += [None] * (5 - len(header))
     properties.pop(CLAIM_PROPERTY, None)
-    reason, description = properties.pop(REASON, None), properties.pop(DESCRIPTION, None)
+    reason, description = properties.pop(DEAD_LETTER_REASON, None), properties.pop(DEAD_LETTER_DESCRIPTION, None)
     enqueued = number(marks.get("x-opt-enqueued-time"))
     expiry = number(fields.get("expiry"))
     if expiry is None and header[2] is not None and enqueued is not None:

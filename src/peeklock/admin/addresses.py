@@ -7,8 +7,12 @@ The caller decodes the path first, which is safe because no segment of such a na
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from peeklock.broker.errors import EntityNotFound
+from peeklock.entities.names import SUBSCRIPTIONS, fold
+
+_SUBSCRIPTIONS: Final = fold(SUBSCRIPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,13 @@ def parse_address(path: str) -> Address:
     """Parse a decoded path. Raise EntityNotFound if no resource can have that path."""
     path = path.strip("/")
     segments = path.split("/")
-    match [segment.casefold() for segment in segments]:
+    match [fold(segment) for segment in segments]:
         case ["$namespaceinfo"]:
             return NamespaceAddress()
         case ["$resources", "queues" | "topics" as kind]:
             return EntitiesAddress(kind == "topics")
-        case [first, *rest] if not first.startswith("$") and "subscriptions" in rest:
-            at = rest.index("subscriptions") + 1
+        case [first, *rest] if not first.startswith("$") and _SUBSCRIPTIONS in rest:
+            at = rest.index(_SUBSCRIPTIONS) + 1
             return _below_topic(path, "/".join(segments[:at]), segments[at + 1 :])
         case [first, *_] if first and not first.startswith("$"):
             return EntityAddress(path)
@@ -96,9 +100,9 @@ def _below_topic(path: str, topic: str, segments: list[str]) -> Address:
             return SubscriptionsAddress(topic)
         case [subscription]:
             return SubscriptionAddress(topic, subscription)
-        case [subscription, word] if word.casefold() == "rules":
+        case [subscription, word] if fold(word) == "rules":
             return RulesAddress(topic, subscription)
-        case [subscription, word, rule] if word.casefold() == "rules":
+        case [subscription, word, rule] if fold(word) == "rules":
             return RuleAddress(topic, subscription, rule)
     raise EntityNotFound(path)
 

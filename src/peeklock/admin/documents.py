@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 from peeklock.atom.entries import add_content, document
 from peeklock.atom.markup import branch, leaf, to_text
 from peeklock.atom.moments import format_moment
+from peeklock.entities.names import SUBSCRIPTIONS
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
@@ -52,8 +53,8 @@ class UrlBuilder:
 def _as_old_clients_spell(path: str) -> str:
     """Return the path with `subscriptions` and `rules` in lower case; no topic has a segment `Subscriptions`."""
     segments = path.split("/")
-    if "Subscriptions" in segments:
-        at = segments.index("Subscriptions")
+    if SUBSCRIPTIONS in segments:
+        at = segments.index(SUBSCRIPTIONS)
         segments[at : at + 3 : 2] = [word.lower() for word in segments[at : at + 3 : 2]]
     return "/".join(segments)
 

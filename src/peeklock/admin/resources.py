@@ -46,6 +46,7 @@ from peeklock.entities.definitions import (
     SubscriptionDefinition,
     TopicDefinition,
 )
+from peeklock.entities.names import subscription_path
 from peeklock.entities.rules import RuleDefinition
 from peeklock.server.waits import durable
 
@@ -206,7 +207,7 @@ class SubscriptionResource:
     """A subscription."""
 
     def __init__(self, resources: Resources, topic: str, name: str) -> None:
-        self.path = f"{topic}/Subscriptions/{name}"
+        self.path = subscription_path(topic, name)
         self._topic, self._name = topic, name
         self._resources = resources
         self._administration = resources.administration
@@ -240,7 +241,7 @@ class RuleResource:
     """A rule of a subscription."""
 
     def __init__(self, resources: Resources, topic: str, subscription: str, name: str) -> None:
-        self.path = f"{topic}/Subscriptions/{subscription}/Rules/{name}"
+        self.path = f"{subscription_path(topic, subscription)}/Rules/{name}"
         self._topic, self._subscription, self._name = topic, subscription, name
         self._administration = resources.administration
 

@@ -7,6 +7,8 @@ from typing import Final
 DEAD_LETTER_REASON: Final = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
 
+START_OF_TIME: Final = -62_135_596_800_000
+"""The first millisecond of the year 1, which is the earliest time that clients can represent."""
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, which is the latest time that clients can represent."""
 

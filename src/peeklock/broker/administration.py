@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from peeklock.broker.catalogue import AnyEntity, Catalogue, is_queue, subscription_path, topic_of
+from peeklock.broker.catalogue import AnyEntity, Catalogue, is_queue, topic_of
 from peeklock.broker.changes import check_change, check_filters, check_forwarding, check_keys, fitted
 from peeklock.broker.entity import Done, Entity
 from peeklock.broker.errors import (
@@ -27,7 +27,7 @@ from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.topic import Topic, is_topic
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.entities.names import fold
+from peeklock.entities.names import fold, subscription_path
 from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.entities.settings import Profile
 

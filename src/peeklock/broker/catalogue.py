@@ -21,16 +21,12 @@ from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.entities.names import fold
+from peeklock.entities.names import DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_SUFFIX, fold, split_subscription
 from peeklock.store.base import MAX_ENTITY_ID, StoredEntity
 
 NAMESPACE: Final = "namespace"
 """The kind of the namespace's own row, which has the id that was assigned last."""
 DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "dead-letter-queue", "transfer-dead-letter-queue"
-DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
-TRANSFER_DEAD_LETTER_SUFFIX: Final = "$Transfer/$DeadLetterQueue"
-SUBSCRIPTIONS: Final = "Subscriptions"
-
 SUB_QUEUES: Final = ((DEAD_LETTER_SUFFIX, DEAD_LETTER_QUEUE), (TRANSFER_DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_QUEUE))
 KINDS: Final[dict[str, type[AnyDefinition]]] = {
     each.kind: each for each in (QueueDefinition, TopicDefinition, SubscriptionDefinition)
@@ -44,13 +40,10 @@ def is_queue(entity: AnyEntity) -> TypeGuard[AnyQueue]:
     return entity.kind is not EntityKind.TOPIC
 
 
-def subscription_path(topic: str, name: str) -> str:
-    return f"{topic}/{SUBSCRIPTIONS}/{name}"
-
-
 def topic_of(path: str) -> str:
     """Return the folded path of a subscription's topic; empty if the path is not that of a subscription."""
-    return fold(path).rpartition(f"/{fold(SUBSCRIPTIONS)}/")[0]
+    parts = split_subscription(path)
+    return "" if parts is None else fold(parts[0])
 
 
 def owner_of(path: str) -> str:

@@ -17,6 +17,7 @@ from peeklock.broker.claim_lanes import ClaimLanes
 from peeklock.broker.claim_records import Claim, Coverage, Parts, without
 from peeklock.broker.claim_requests import ClaimRequests, Request, RequestHost
 from peeklock.broker.errors import BrokerError, EntityNotFound, StorageFailed
+from peeklock.broker.retries import CLAIM_RETRY_MS
 from peeklock.broker.watches import Watches
 from peeklock.limits.broker import MAX_CLAIM_RANGES
 from peeklock.store.base import ACTIVE, CLAIMED, Range, Run, StoreError
@@ -24,8 +25,6 @@ from peeklock.store.base import ACTIVE, CLAIMED, Range, Run, StoreError
 if TYPE_CHECKING:
     from peeklock.broker.machinery import Machinery
 
-CLAIM_RETRY_MS: Final = 10
-"""The delay before a request is tried again if the entity is reading a page of messages."""
 SESSIONS_AT_ONCE: Final = 64
 """The number of sessions that are searched at the same time."""
 

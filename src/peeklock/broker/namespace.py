@@ -18,7 +18,6 @@ from peeklock.broker.catalogue import (
     Catalogue,
     Rows,
     left_over,
-    subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.errors import EntityNotFound
@@ -36,7 +35,7 @@ from peeklock.broker.transactions import transaction_accounts
 from peeklock.broker.window_budget import Budget
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
-from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.names import DefinitionError, fold, subscription_path
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile

@@ -16,12 +16,12 @@ from functools import partial
 
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda
-from peeklock.broker.catalogue import AnyEntity, Catalogue, owner_of, subscription_path
+from peeklock.broker.catalogue import AnyEntity, Catalogue, owner_of
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, EntityChanging, EntityNotFound, OperationNotAllowed, QuotaExceeded
 from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.entities.names import fold
+from peeklock.entities.names import fold, subscription_path
 from peeklock.entities.settings import Profile
 from peeklock.limits.broker import MAX_TEMPORARY, MAX_TEMPORARY_OF_CONNECTION, MAX_TEMPORARY_OF_RULE
 

@@ -16,7 +16,6 @@ import typer
 
 from peeklock.amqp.types import Int
 from peeklock.cli.connecting import (
-    DEAD_LETTERS,
     LOCAL,
     CaFile,
     ConnectionString,
@@ -31,6 +30,7 @@ from peeklock.cli.messages import format_moment
 from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_table, progress
 from peeklock.client import Connection
 from peeklock.client.management import Management
+from peeklock.entities.names import DEAD_LETTER_SUFFIX
 
 app = typer.Typer()
 group = typer.Typer(help="List claims, and release claims of clients that no longer run.")
@@ -94,7 +94,7 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """List claims, oldest first: messages and bytes, creation time, and whether the owner is connected."""
-    address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
+    address = address_of(entity, subscription, DEAD_LETTER_SUFFIX if dead_letter else None)
     with _claim_management(connection_string, ca_file, address) as management:
         claims = list(claims_of(management, name))
     if json:
@@ -155,7 +155,7 @@ def release(
     if (id is not None) + (name is not None) + every != 1:
         fail("give exactly one of --id, --name and --all")
     wanted = None if id is None else _uuid(id)
-    address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
+    address = address_of(entity, subscription, DEAD_LETTER_SUFFIX if dead_letter else None)
     with _claim_management(connection_string, ca_file, address) as management:
         claims = [claim for claim in claims_of(management, name) if wanted is None or claim.id == wanted]
     if not claims and not every:

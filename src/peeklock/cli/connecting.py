@@ -16,6 +16,7 @@ import typer
 
 from peeklock.cli.failing import Exit, fail
 from peeklock.cli.output import printable
+from peeklock.entities.names import subscription_path
 
 if TYPE_CHECKING:
     from peeklock.client import ClientError, Connection
@@ -26,8 +27,6 @@ LOCAL = (
     "UseDevelopmentEmulator=true;"
 )
 """The connection string of a broker started without options, and of the official emulator."""
-DEAD_LETTERS = "$DeadLetterQueue"
-TRANSFER_DEAD_LETTERS = "$Transfer/$DeadLetterQueue"
 
 _PREFIX = re.compile(r"(SubCode=\d+\.\s*)?(Bad Request|Conflict|Forbidden|Not Found|Unauthorized)\.\s+")
 """The prefix of the error descriptions of the administration API."""
@@ -62,7 +61,7 @@ FromDeadLetters = Annotated[bool, typer.Option("--dead-letter", help="Use the de
 
 def address_of(entity: str, subscription: str | None, sub_queue: str | None = None) -> str:
     """The address of an entity, of a subscription of it, or of a sub-queue."""
-    address = entity if subscription is None else f"{entity}/Subscriptions/{subscription}"
+    address = entity if subscription is None else subscription_path(entity, subscription)
     return address if sub_queue is None else f"{address}/{sub_queue}"
 
 

@@ -10,9 +10,7 @@ import typer
 
 from peeklock.amqp.message import Message
 from peeklock.cli.connecting import (
-    DEAD_LETTERS,
     LOCAL,
-    TRANSFER_DEAD_LETTERS,
     CaFile,
     ConnectionString,
     QueueOrSubscription,
@@ -30,6 +28,7 @@ from peeklock.cli.receiving import peek_all
 from peeklock.cli.sweeping import Predicate, Resubmitter, complete, sweep
 from peeklock.cli.values import pairs
 from peeklock.client import ClientError, Connection, RequestRefused
+from peeklock.entities.names import DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_SUFFIX, split_subscription
 
 app = typer.Typer()
 group = typer.Typer(help="List, resubmit and delete dead-lettered messages.")
@@ -68,7 +67,7 @@ Where = Annotated[
 
 
 def _dead_letters(entity: str, subscription: str | None, transfer: bool) -> str:
-    return address_of(entity, subscription, TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS)
+    return address_of(entity, subscription, TRANSFER_DEAD_LETTER_SUFFIX if transfer else DEAD_LETTER_SUFFIX)
 
 
 # --- selection
@@ -199,10 +198,10 @@ def destination_of(owner: str, to: str | None) -> str:
     """The destination of a resubmission: the queue, or the topic, since clients cannot send to a subscription."""
     if to is not None:
         return to
-    at = owner.lower().rfind("/subscriptions/")
-    if at < 0:
+    parts = split_subscription(owner)
+    if parts is None:
         return owner
-    topic = owner[:at]
+    topic, _ = parts
     note(f"peeklock: sending to the topic {topic}, and so to all its subscriptions; use --to for another destination")
     return topic
 

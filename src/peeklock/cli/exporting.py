@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Duration, Entity, Kind, Rule, RuleValue
@@ -17,7 +17,7 @@ from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.base import EntityDefinition
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition, destinations
 from peeklock.entities.durations import parse_time
-from peeklock.entities.names import fold
+from peeklock.entities.names import fold, without_origin
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import (
     CORRELATION_FIELDS,
@@ -72,8 +72,7 @@ def _definition(kind: type[D], entity: Entity, parts: Mapping[str, Any]) -> D:
 
 
 def _path(destination: object) -> str:
-    text = str(destination)
-    return unquote(urlsplit(text).path).strip("/") if "://" in text else text
+    return unquote(without_origin(str(destination))).strip("/")
 
 
 def _without_missing_destinations(

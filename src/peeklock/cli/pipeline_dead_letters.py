@@ -14,9 +14,7 @@ import typer
 
 from peeklock.amqp.message import Message
 from peeklock.cli.connecting import (
-    DEAD_LETTERS,
     LOCAL,
-    TRANSFER_DEAD_LETTERS,
     CaFile,
     ConnectionString,
     address_of,
@@ -44,6 +42,7 @@ from peeklock.cli.pipeline_session import (
     spark_session,
     users_condition,
 )
+from peeklock.entities.names import DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_SUFFIX
 
 if TYPE_CHECKING:
     from peeklock.spark.pipelines.dead_letters import SmallRead
@@ -104,7 +103,7 @@ def dead_letters(
     if not resubmit and (to is not None or new_message_ids is not None):
         fail(f"{'--to' if to is not None else '--new-message-ids'} requires --resubmit")
     options = connector_options(connection_string, ca_file, option, "read")
-    sub_queue = TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS
+    sub_queue = TRANSFER_DEAD_LETTER_SUFFIX if transfer else DEAD_LETTER_SUFFIX
     kind = "transferDeadLetter" if transfer else "deadLetter"
 
     def prepare() -> SmallRead | None:

@@ -9,7 +9,6 @@ import typer
 
 from peeklock.amqp.errors import Condition
 from peeklock.cli.connecting import (
-    DEAD_LETTERS,
     LOCAL,
     CaFile,
     ConnectionString,
@@ -21,6 +20,7 @@ from peeklock.cli.connecting import (
 )
 from peeklock.cli.output import AsJson, Yes, confirm, print_json, progress
 from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, RequestRefused
+from peeklock.entities.names import DEAD_LETTER_SUFFIX
 
 app = typer.Typer()
 
@@ -41,7 +41,7 @@ def purge(
     json: AsJson = False,
 ) -> None:
     """Delete all active messages of an entity. Deferred, scheduled and locked messages stay."""
-    address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
+    address = address_of(entity, subscription, DEAD_LETTER_SUFFIX if dead_letter else None)
     confirm(f"Delete all active messages in {address}?", yes)
     with messaging(connection_string, ca_file) as connection:
         report(address, delete_all(connection, address), json)

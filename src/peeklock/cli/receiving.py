@@ -17,7 +17,6 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message
 from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.cli.connecting import (
-    DEAD_LETTERS,
     LOCAL,
     CaFile,
     ConnectionString,
@@ -31,6 +30,7 @@ from peeklock.cli.failing import fail
 from peeklock.cli.messages import describe, print_overview, print_whole, sequence_number, write_body
 from peeklock.cli.output import AsJson, note, print_json
 from peeklock.client import ClientError, Connection, LinkClosed, Management, ReceivedMessage, ReceiveMode, Receiver
+from peeklock.entities.names import DEAD_LETTER_SUFFIX
 
 app = typer.Typer()
 
@@ -82,7 +82,7 @@ def receive(
     if (reason is not None or description is not None) and settle is not Settlement.DEAD_LETTER:
         fail("--reason and --description require --settle dead-letter")
     show = _json_line if json else write_body if body_only else print_whole
-    address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
+    address = address_of(entity, subscription, DEAD_LETTER_SUFFIX if dead_letter else None)
     mode = ReceiveMode.RECEIVE_AND_DELETE if delete_mode else ReceiveMode.PEEK_LOCK
     with messaging(connection_string, ca_file) as connection:
         receiver = _receiver(connection, address, session, mode, wait)
@@ -182,7 +182,7 @@ def peek(
     json: AsJson = False,
 ) -> None:
     """Print messages without locking them, including deferred and scheduled ones. With --json: an object a line."""
-    address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
+    address = address_of(entity, subscription, DEAD_LETTER_SUFFIX if dead_letter else None)
     with messaging(connection_string, ca_file) as connection, connection.management(address) as management:
         found = peek_all(management, from_, max, session)
         if json:

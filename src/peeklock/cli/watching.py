@@ -16,6 +16,7 @@ from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administeri
 from peeklock.cli.output import AsJson, console, print_json, table
 from peeklock.client import RequestRefused
 from peeklock.client.descriptions import Entity, Kind
+from peeklock.entities.names import split_subscription
 
 if TYPE_CHECKING:
     from peeklock.client.administration import AdministrationClient
@@ -53,8 +54,9 @@ def watch(
 
 def _read_entities(client: AdministrationClient, name: str) -> Iterator[Entity]:
     """Read a queue, a subscription, or all subscriptions of a topic; all of them without a name."""
-    topic, separator, subscription = _split(name)
-    if separator:
+    parts = split_subscription(name)
+    if parts is not None:
+        topic, subscription = parts
         yield client.get(Kind.SUBSCRIPTION, subscription, topic=topic)
         return
     if not name:
@@ -70,11 +72,6 @@ def _read_entities(client: AdministrationClient, name: str) -> Iterator[Entity]:
         topics = [client.get(Kind.TOPIC, name).name]
     for found in topics:
         yield from client.entities(Kind.SUBSCRIPTION, topic=found)
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    at = name.lower().rfind("/subscriptions/")
-    return (name, "", "") if at < 0 else (name[:at], "/", name[at + len("/subscriptions/") :])
 
 
 @contextmanager

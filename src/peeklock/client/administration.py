@@ -31,6 +31,7 @@ from peeklock.client.documents import (
 from peeklock.client.errors import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout
 from peeklock.client.strings import Endpoint, parse_endpoint
 from peeklock.client.tokens import LIFETIME_SECONDS, sas_token
+from peeklock.entities.names import SUBSCRIPTIONS, subscription_path
 from peeklock.entities.settings import Plain
 
 API_VERSION: Final = "2021-05"
@@ -136,7 +137,7 @@ class AdministrationClient:
 
     def entities(self, kind: Kind, *, topic: str | None = None) -> Iterator[Entity]:
         """Yield all entities of a kind; for subscriptions, those of a topic."""
-        path = f"$Resources/{kind.lower()}s" if topic is None else f"{topic}/Subscriptions"
+        path = f"$Resources/{kind.lower()}s" if topic is None else f"{topic}/{SUBSCRIPTIONS}"
         return self._feed(path, lambda entry: read_entity(entry, topic))
 
     # --- rules
@@ -155,7 +156,7 @@ class AdministrationClient:
         self._request("DELETE", _path(subscription, topic, name))
 
     def rules(self, topic: str, subscription: str) -> Iterator[Rule]:
-        return self._feed(f"{topic}/Subscriptions/{subscription}/Rules", read_rule)
+        return self._feed(f"{subscription_path(topic, subscription)}/Rules", read_rule)
 
     # --- the namespace
 
@@ -284,7 +285,7 @@ _FORWARDING: Final = {
 
 
 def _path(name: str, topic: str | None, rule: str | None = None) -> str:
-    path = name if topic is None else f"{topic}/Subscriptions/{name}"
+    path = name if topic is None else subscription_path(topic, name)
     return path if rule is None else f"{path}/Rules/{rule}"
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from peeklock.atom.descriptions import AuthorizationRule
 from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.names import subscription_path
 from peeklock.entities.settings import Plain, Setting, settings_of
 
 DEFAULT_RULE: Final = "$Default"
@@ -65,7 +66,7 @@ class Entity:
     @property
     def path(self) -> str:
         """The address of the entity."""
-        return self.name if self.topic is None else f"{self.topic}/Subscriptions/{self.name}"
+        return self.name if self.topic is None else subscription_path(self.topic, self.name)
 
 
 class FilterKind(StrEnum):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from peeklock.limits.broker import MAX_CLIENT_SCOPED_PART, MAX_ENTITY_NAME, MAX_SHORT_NAME
+
+SUBSCRIPTIONS: Final = "Subscriptions"
+"""The segment between the name of a topic and the name of its subscription."""
+DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
+TRANSFER_DEAD_LETTER_SUFFIX: Final = "$Transfer/$DeadLetterQueue"
 
 
 class DefinitionError(ValueError):
@@ -28,6 +34,7 @@ _SHORT_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.~-]*[A-Za-z0-9])?")
 _CLIENT_SCOPED = re.compile(r"(?P<name>[A-Za-z0-9_.~-]+)\$(?P<client>[A-Za-z0-9_.~-]*)\$(?P<suffix>N?D)")
 _TO_ESCAPE = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_IN_RULE_NAMES = frozenset("/\\@?#*")
+_SUBSCRIPTION = re.compile(f"(?P<topic>.+)/{SUBSCRIPTIONS}/(?P<name>.*)", re.IGNORECASE | re.DOTALL)
 _ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 
 
@@ -39,6 +46,16 @@ def fold(name: str) -> str:
 def without_origin(address: str) -> str:
     """Remove scheme and host, if there are any: `sb://host/orders` becomes `/orders`."""
     return _ORIGIN.sub("", address)
+
+
+def subscription_path(topic: str, name: str) -> str:
+    return f"{topic}/{SUBSCRIPTIONS}/{name}"
+
+
+def split_subscription(path: str) -> tuple[str, str] | None:
+    """Return the topic of a subscription's path and what follows `/Subscriptions/`; None for any other path."""
+    found = _SUBSCRIPTION.fullmatch(path)
+    return None if found is None else (found["topic"], found["name"])
 
 
 def duplicate(names: Iterable[str]) -> int | None:
@@ -65,7 +82,7 @@ def check_entity_name(name: object, setting: str = "Name") -> None:
         if not segment.strip("."):
             # HTTP clients resolve the segments `.` and `..` before they send a path.
             raise DefinitionError(setting, name, "must not have a segment that consists of dots")
-    if "subscriptions" in rest:
+    if fold(SUBSCRIPTIONS) in rest:
         # topic/subscriptions/name is the address of a subscription.
         rule = "must not have the segment 'subscriptions' after the first: that is the address of a subscription"
         raise DefinitionError(setting, name, rule)

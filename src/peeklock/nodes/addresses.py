@@ -5,19 +5,16 @@ Names of entities may contain slashes, so known suffixes are removed from the ri
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from peeklock.entities.names import fold, without_origin
+from peeklock.entities.names import TRANSFER_DEAD_LETTER_SUFFIX, fold, split_subscription, without_origin
 
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
-DEAD_LETTERS: Final = "$deadletterqueue"
-TRANSFER: Final = "$transfer"
 
-_SUBSCRIPTION = re.compile(r"^(?P<topic>.+)/subscriptions/[^/]+$", re.IGNORECASE)
+_SUB_QUEUE_SEGMENTS: Final = frozenset(fold(TRANSFER_DEAD_LETTER_SUFFIX).split("/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +42,9 @@ def parse_address(text: str) -> Address:
     if fold(last) == MANAGEMENT and head:
         entity, is_management = head, True
     owner = entity
-    while "/" in owner and fold(owner.rpartition("/")[2]) in (DEAD_LETTERS, TRANSFER):
+    while "/" in owner and fold(owner.rpartition("/")[2]) in _SUB_QUEUE_SEGMENTS:
         owner = owner.rpartition("/")[0]
-    subscription = _SUBSCRIPTION.match(owner)
-    if subscription is not None:
-        owner = subscription["topic"]
+    parts = split_subscription(owner)
+    if parts is not None and "/" not in parts[1]:
+        owner = parts[0]
     return Address(path=path, entity=entity, owner=owner, is_management=is_management)

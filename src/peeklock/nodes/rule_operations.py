@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.administration import Administration, explain_refused_rule, rules_of
-from peeklock.broker.catalogue import SUBSCRIPTIONS, is_queue
+from peeklock.broker.catalogue import is_queue
 from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllowed
 from peeklock.broker.session_queue import AnyQueue
 from peeklock.entities.authorization import Right
 from peeklock.entities.base import EntityKind
+from peeklock.entities.names import split_subscription
 from peeklock.limits.amqp import MAX_LISTED_RULES
 from peeklock.nodes.fields import Field, Kind, check_page
 from peeklock.nodes.operation import Call, Operation
@@ -50,8 +51,9 @@ def _subscription(call: Call) -> AnyQueue:
 
 def _names(call: Call) -> tuple[str, str]:
     """Return the names of the topic and of the subscription."""
-    topic, _, name = _subscription(call).path.rpartition(f"/{SUBSCRIPTIONS}/")
-    return topic, name
+    parts = split_subscription(_subscription(call).path)
+    assert parts is not None
+    return parts
 
 
 def _administration(call: Call) -> Administration:

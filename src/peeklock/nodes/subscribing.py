@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.termini import Source
 from peeklock.broker.access import Claim
 from peeklock.broker.audit import FAILED, OK
-from peeklock.broker.catalogue import AnyEntity, subscription_path
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.errors import (
     BrokerError,
     EntityChanging,
@@ -41,7 +41,7 @@ from peeklock.broker.topic import Topic
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import SubscriptionDefinition
-from peeklock.entities.names import DefinitionError, client_scoped_name, fold
+from peeklock.entities.names import DefinitionError, client_scoped_name, fold, subscription_path
 from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.dynamic import TEMPORARY_TOPIC, WaitingNode

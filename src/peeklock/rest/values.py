@@ -13,7 +13,7 @@ from math import inf, isfinite
 from typing import Any, Final
 from uuid import UUID
 
-from peeklock.amqp.service_bus import END_OF_TIME
+from peeklock.amqp.service_bus import END_OF_TIME, START_OF_TIME
 from peeklock.amqp.types import Char, Int, Symbol, Timestamp
 from peeklock.broker.errors import InvalidProperty
 
@@ -146,7 +146,7 @@ def parse_time_span(name: str, value: Any) -> int:
 
 def format_http_date(ms: int) -> str:
     """Format Unix milliseconds as an HTTP date, to the second. Times outside the years 1 to 9999 are clamped."""
-    moment = _EPOCH + timedelta(milliseconds=max(-62_135_596_800_000, min(ms, END_OF_TIME)))
+    moment = _EPOCH + timedelta(milliseconds=max(START_OF_TIME, min(ms, END_OF_TIME)))
     weekday, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{weekday}, {moment.day:02} {month} {moment.year:04} {moment:%H:%M:%S} GMT"
 

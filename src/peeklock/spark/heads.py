@@ -14,6 +14,7 @@ from peeklock.amqp.codec import encode_value
 from peeklock.amqp.decoders import FAILURES, READERS, new_budget
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.sections import HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, compound_body, value_end
+from peeklock.amqp.service_bus import END_OF_TIME, START_OF_TIME
 from peeklock.amqp.types import Symbol
 from peeklock.spark.texts import plain_text
 
@@ -53,8 +54,6 @@ _FORMS: Final = {
 _START: Final = len(_opening(0, 0))
 _LONGEST_OPENING: Final = 256
 
-_LEAST_MS: Final = -62_135_596_800_000
-_MOST_MS: Final = 253_402_300_799_999
 _MOST_DELIVERIES: Final = (1 << 31) - 1
 _SLOTS: Final = {
     b"x-opt-sequence-number": 0,
@@ -195,7 +194,7 @@ def whole_number(value: Any) -> int | None:
 
 def micros(ms: int) -> int | None:
     """Convert milliseconds to microseconds; None for a time outside the calendar, which senders may write."""
-    return ms * 1000 if _LEAST_MS <= ms <= _MOST_MS else None
+    return ms * 1000 if START_OF_TIME <= ms <= END_OF_TIME else None
 
 
 def _read_header(encoded: bytes) -> tuple[int, int | None]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, get_args
 
 from peeklock.client import Connection, connect, parse_endpoint
+from peeklock.entities.names import DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_SUFFIX, subscription_path
 from peeklock.spark import option_values as values
 
 Use = Literal["read", "readStream", "write"]
@@ -31,7 +32,10 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
 
 AUTO, BROKER, DEFER = "auto", "broker", "defer"
 
-SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
+SUB_QUEUES: Final = {
+    "deadLetter": f"/{DEAD_LETTER_SUFFIX}",
+    "transferDeadLetter": f"/{TRANSFER_DEAD_LETTER_SUFFIX}",
+}
 MOST_PARTITIONS: Final = 10_000
 MOST_MESSAGES: Final = 100_000
 """The default number of messages in a micro-batch. A higher one makes a query hardly faster."""
@@ -278,7 +282,7 @@ class Options:
         if self.queue is not None:
             return self.queue
         if self.topic is not None:
-            return self.topic if self.subscription is None else f"{self.topic}/Subscriptions/{self.subscription}"
+            return self.topic if self.subscription is None else subscription_path(self.topic, self.subscription)
         return parse_endpoint(self.connection_string).entity_path
 
     @property

@@ -11,16 +11,15 @@ from typing import Final
 
 from peeklock.amqp.decoders import READERS, new_budget
 from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.spark.heads import encoded_text
 from peeklock.spark.texts import plain_text, typed_text
 
 CLAIM_PROPERTY: Final = "peeklock-claim"
 """The application property of a claimed message that has the claim name. Rows do not have it."""
-REASON: Final = "DeadLetterReason"
-DESCRIPTION: Final = "DeadLetterErrorDescription"
 
-_REASON: Final = REASON.encode()
-_DESCRIPTION: Final = DESCRIPTION.encode()
+_REASON: Final = DEAD_LETTER_REASON.encode()
+_DESCRIPTION: Final = DEAD_LETTER_DESCRIPTION.encode()
 _RESERVED: Final = frozenset((CLAIM_PROPERTY.encode(), _REASON, _DESCRIPTION))
 _SHORTEST_RESERVED: Final = 2 + len(CLAIM_PROPERTY)
 """The size of the shortest reserved key, with the two bytes before it."""
@@ -188,12 +187,12 @@ class PropertyMaps:
         if not isinstance(value, dict):
             raise DecodeError("the application-properties section is not a map")
         value.pop(CLAIM_PROPERTY, None)
-        if REASON in value:
-            reason = encoded_text(value.pop(REASON))
+        if DEAD_LETTER_REASON in value:
+            reason = encoded_text(value.pop(DEAD_LETTER_REASON))
             if self._reasons is not None:
                 self._reasons[row] = reason
-        if DESCRIPTION in value:
-            description = encoded_text(value.pop(DESCRIPTION))
+        if DEAD_LETTER_DESCRIPTION in value:
+            description = encoded_text(value.pop(DEAD_LETTER_DESCRIPTION))
             if self._descriptions is not None:
                 self._descriptions[row] = description
         texts: dict[bytes, bytes | None] = {}

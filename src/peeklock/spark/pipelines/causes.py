@@ -9,6 +9,7 @@ score is a hint, not a proof.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from peeklock.entities.names import SUBSCRIPTIONS
+from peeklock.spark.options import SUB_QUEUES
+from peeklock.spark.property_maps import CLAIM_PROPERTY
 
 FIELDS: Final = (
     "subject",
@@ -61,11 +67,11 @@ LEAST_SCORE: Final = 0.1
 LONGEST_VALUE: Final = 200
 LARGEST_BODY: Final = 64 * 1024
 """Larger bodies are not parsed."""
-_NOT_A_CAUSE: Final = ("DeadLetterReason", "DeadLetterErrorDescription", "peeklock-claim")
+_NOT_A_CAUSE: Final = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION, CLAIM_PROPERTY)
 """Properties that were added when the message was dead-lettered or claimed."""
 _SIZES: Final = (("1 KiB", 1 << 10), ("16 KiB", 1 << 14), ("64 KiB", 1 << 16), ("256 KiB", 1 << 18), ("1 MiB", 1 << 20))
-_SUBSCRIPTION: Final = "(?i)/subscriptions/.*$"
-_SUB_QUEUE: Final = r"(?i)(/\$transfer)?/\$deadletterqueue$"
+_SUBSCRIPTION: Final = f"(?i)/{SUBSCRIPTIONS}/.*$"
+_SUB_QUEUE: Final = f"(?i)({'|'.join(map(re.escape, SUB_QUEUES.values()))})$"
 
 
 def owner(entity: Column) -> Column:
