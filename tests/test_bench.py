@@ -152,13 +152,13 @@ def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None
     code, output, errors = bench(tmp_path, "spark", *arguments, seconds=SPARK_SECONDS)
     assert code == 0, errors
     for row in (
-        "read beside peek",
-        "claim beside receive and complete",
-        "claim beside the same operations",
-        "receiveAndDelete beside receive and delete",
-        "write beside send  ",
-        "write beside send in batches",
-        "write-ids beside send in batches",
+        "read compared with peek",
+        "claim compared with receive and complete",
+        "claim compared with the same operations",
+        "receiveAndDelete compared with receive and delete",
+        "write compared with send  ",
+        "write compared with send in batches",
+        "write-ids compared with send in batches",
     ):
         ((size, tasks, plain, spark, *_),) = cells(output, row)
         assert (size, tasks) == ("100", "2")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SINKS: Final = ("noop", "capture")
 HEAP: Final = f"{JVM}, heap after a collection"
-BESIDE: Final = f"{JVM}, beside the heap"
+BESIDE: Final = f"{JVM}, outside the heap"
 _KINDS: Final = (JVM, PYTHON, STREAM, PLANNING, TASKS)
 _EVERY: Final = 50
 _PAUSE_SECONDS: Final = 0.1

@@ -243,7 +243,7 @@ def _print(measured: list[Measured], options: Options) -> None:
     print_table(
         f"Messages a second, medians of {options.rounds} (start: seconds that a query takes for {_FEW} messages)",
         [
-            "Spark beside the client",
+            "Spark compared with the client",
             "bytes",
             "tasks",
             "plain/s",
@@ -260,7 +260,7 @@ def _print(measured: list[Measured], options: Options) -> None:
 def _words(each: Measured, work: str) -> list[str]:
     plain, after = each.plain_rate(work), each.rate_once_started
     return [
-        f"{each.mode} beside {work}",
+        f"{each.mode} compared with {work}",
         str(each.size),
         str(each.tasks),
         figure(plain),

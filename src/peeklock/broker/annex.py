@@ -1,4 +1,4 @@
-"""The annex of a stored message: the parts of its header and annotations that are stored beside the bare message."""
+"""The annex of a stored message: the parts of its header and annotations that are stored with the bare message."""
 
 from __future__ import annotations
 

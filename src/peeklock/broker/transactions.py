@@ -43,7 +43,7 @@ from peeklock.store.base import StoredMessage
 PROPERTY_COST: Final = 4
 """About how many times more memory the properties of a settlement use than their encoded bytes."""
 MESSAGE_BYTES: Final = 600
-"""About how much memory a message uses beside its payload."""
+"""About how much memory a message uses in addition to its payload."""
 
 
 OnRollback = Callable[[Lock], None]

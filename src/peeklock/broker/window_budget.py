@@ -7,7 +7,7 @@ from typing import Final
 from peeklock.store.base import StoredMessage
 
 OBJECT_BYTES: Final = 300
-"""About how much memory a message uses beside its payload."""
+"""About how much memory a message uses in addition to its payload."""
 
 
 def memory_cost(message: StoredMessage) -> int:

@@ -166,7 +166,7 @@ def compact(
     conf: SparkSettings = None,
     json: AsJson = False,
 ) -> None:
-    """Merge small files of captured messages. Safe beside captures and readers, and if it is killed."""
+    """Merge small files of captured messages. Safe while captures and readers run, and if it is killed."""
     target_bytes = _size(target_size, "--target-size")
     keep_ms = milliseconds(keep, "--keep")
     if keep_ms is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ATTACHED: Final = LinkState.ATTACHED
 
 PART_BYTES = 64
-"""About how much memory a frame of an incomplete message uses beside its payload."""
+"""About how much memory a frame of an incomplete message uses in addition to its payload."""
 
 
 class Link:

@@ -37,7 +37,7 @@ BATCH_FORMAT: Final = 0x80013700
 CREDIT: Final = 2000
 """The most deliveries of a sender that may await their commit."""
 MESSAGE_BYTES: Final = 600
-"""About how much memory a message that awaits its commit uses beside its payload."""
+"""About how much memory a message that awaits its commit uses in addition to its payload."""
 
 
 class Sending(Node):

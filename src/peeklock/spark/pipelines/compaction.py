@@ -57,7 +57,7 @@ def compact(
 ) -> Compacted:
     """Merge the small files of each partition, and delete files that were replaced longer than `keep_ms` ago.
 
-    It may run beside captures and other compactions, and may be killed at any time. If `stopping` is set, it ends after
+    It may run at the same time as captures and other compactions, and may be killed at any time. If `stopping` is set, it ends after
     the current merge.
     """
     lake = Lake(spark, folder, SCHEMA_VERSION)
