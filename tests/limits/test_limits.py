@@ -20,32 +20,58 @@ ELSEWHERE = {
     "amqp": "decoding of what no client sends",
     "client": "the client's own",
     "cli": "the command line's own",
-    "spark": "the data source's own",
     "store": "the disk format's",
 }
 """Packages whose constants are no limits of the broker."""
 INTERNAL = {
+    "ABANDONED_MS": "of the pipelines",
+    "ALIKE_MS": "lines of the log",
+    "ALIKE_SECONDS": "lines of the log",
+    "AT_ONCE_MS": "a default of a request",
+    "BUSY_RETRY_MS": "housekeeping",
+    "CACHE_SECONDS": "of the health check",
+    "CHECK_EVERY_MS": "housekeeping",
+    "CLAIM_RETRY_MS": "housekeeping",
+    "DEFAULT_TIMEOUT_MS": "a default of a request",
+    "DEFAULT_WAIT_MS": "a default of a request",
+    "EXPIRY_GRACE_MS": "added to the life of a token",
+    "HTTP_GRACE_MS": "added to the life of a token",
+    "INTERVAL_MS": "housekeeping",
+    "KEEP_MS": "of the pipelines",
+    "LOGIN_WINDOW_MS": "the minute of `max_failed_logins`",
+    "LONG_MS": "housekeeping",
     "MAX_ALIKE": "lines of the log",
     "MAX_BATCH_SIZE": "the name of a property",
+    "MAX_BYTES": "of the data source",
     "MAX_CANCELLED": "housekeeping",
     "MAX_COUNT": "of numbers in the configuration file",
     "MAX_DELIVERY_COUNT": "a setting",
+    "MAX_DESCRIPTION": "the length of a text that the broker writes",
     "MAX_DURATION_MS": "the service's value for no limit",
     "MAX_DURATION_TEXT": "the service's value for no limit",
     "MAX_IDLE_RULES": "housekeeping",
     "MAX_INTEGER": "of the language of rules",
+    "MAX_IN_FLIGHT": "of the data source",
+    "MAX_IN_FLIGHT_BYTES": "of the data source",
     "MAX_MESSAGE_SIZE": "a setting",
     "MAX_NAMED": "lines of the log",
     "MAX_NUMBER": "of a protocol",
     "MAX_PROBE_MESSAGES": "of the health check",
+    "MAX_REMEMBERED": "of the data source",
     "MAX_RETURNS": "housekeeping",
     "MAX_SHOWN": "lines of the log",
     "MAX_SIZE": "a setting",
     "MAX_SKIP": "of a protocol",
     "MAX_UNDER_WAY": "housekeeping",
-    "MAX_DESCRIPTION": "the length of a text that the broker writes",
+    "MIN_IDLE_TIME_OUT_MS": "the least value of a protocol",
+    "RETRY_MS": "housekeeping",
+    "TIDY_MS": "housekeeping",
+    "TIMEOUT_SECONDS": "of the health check",
 }
 """Public constants with such a name that no client meets as a limit."""
+
+LIMIT = re.compile(r"^(MAX_[A-Z_]+|[A-Z][A-Z_]*_(?:MS|SECONDS)|CHANNEL_MAX|HANDLE_MAX)\b.*=", re.MULTILINE)
+"""A declaration of a constant with the name of a limit."""
 
 
 def names(module: ModuleType) -> set[str]:
@@ -88,6 +114,6 @@ def test_no_limit_is_declared_elsewhere() -> None:
         name
         for path in source.rglob("*.py")
         if path.relative_to(source).parts[0] not in {"limits", *ELSEWHERE}
-        for name in re.findall(r"^(MAX_[A-Z_]+)\b.*=", path.read_text("utf-8"), re.MULTILINE)
+        for name in LIMIT.findall(path.read_text("utf-8"))
     }
     assert found - set(INTERNAL) == set()

@@ -416,7 +416,7 @@ def test_messages_that_are_larger_than_expected_come_all_the_same_and_in_order(
     sizes = [10] * 20 + [30_000] * 20 + [10] * 20
     connection.sender("queue").send_all(Message(data=[bytes(size)]) for size in sizes)
     monkeypatch.setattr("peeklock.spark.packed.PAGE_BYTES", 4000)
-    monkeypatch.setattr("peeklock.spark.packed.MOST_BYTES", 64_000)
+    monkeypatch.setattr("peeklock.spark.packed.MAX_PEEKED_BYTES", 64_000)
     claims = make()
     claim = claims.next(ALL)
     numbers = [

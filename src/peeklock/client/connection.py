@@ -40,6 +40,7 @@ from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslClient, plain
 from peeklock.engine.session import Session
 from peeklock.engine.states import SessionState
+from peeklock.limits.amqp import MAX_FRAME_SIZE
 
 TIMEOUT_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
@@ -57,7 +58,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     hostname: str | None = None,
     container_id: str | None = None,
-    max_frame_size: int = 262144,
+    max_frame_size: int = MAX_FRAME_SIZE,
     idle_time_out_ms: int = 60_000,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Connection:

@@ -11,6 +11,7 @@ from peeklock.amqp.frames import MIN_MAX_FRAME_SIZE
 from peeklock.amqp.performatives import Open
 from peeklock.engine.errors import CloseConnection
 from peeklock.engine.idleness import MIN_IDLE_TIME_OUT_MS
+from peeklock.limits.amqp import CHANNEL_MAX, IDLE_TIME_OUT_MS, MAX_FRAME_SIZE
 
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 """A property of an open, which announces that a close with the reason follows."""
@@ -23,9 +24,9 @@ class Settings:
 
     container_id: str
     hostname: str | None = None
-    max_frame_size: int = 262144
-    channel_max: int = 4999
-    idle_time_out_ms: int | None = 120_000
+    max_frame_size: int = MAX_FRAME_SIZE
+    channel_max: int = CHANNEL_MAX
+    idle_time_out_ms: int | None = IDLE_TIME_OUT_MS
     offered_capabilities: tuple[str, ...] = ()
     properties: dict[Any, Any] | None = None
 

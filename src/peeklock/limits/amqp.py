@@ -9,6 +9,12 @@ from peeklock.limits.units import KIB, MIB
 # --- connections and links
 MAX_FRAME_SIZE: Final = 256 * KIB
 """Bytes of a frame that a client sends; announced as `max-frame-size`. Beyond it: the connection is closed."""
+CHANNEL_MAX: Final = 4999
+"""The highest channel of a connection, so that it has at most 5,000 sessions; announced as `channel-max`. Beyond it:
+the connection is closed."""
+IDLE_TIME_OUT_MS: Final = 120_000
+"""Milliseconds without a byte from the client; announced as `idle-time-out`. Beyond it: the connection is closed after
+twice this time with `amqp:resource-limit-exceeded`."""
 HANDLE_MAX: Final = 4095
 """The highest handle in a session; announced as `handle-max`. Beyond it: the session is ended with
 `amqp:resource-limit-exceeded`."""

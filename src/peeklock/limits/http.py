@@ -40,6 +40,9 @@ counted in a header."""
 MAX_CUSTOM_HEADERS: Final = 64
 """Custom properties in the response to a receive: HTTP clients limit the number of headers. Beyond it: further
 properties are omitted, and counted in a header."""
+TRANSFER_SECONDS: Final = 20.0
+"""Seconds for each MiB of a request body to arrive, or of a response to be sent. Beyond it: status 408, or the
+connection is closed."""
 MAX_RECEIVE_MS: Final = 600_000
 """Milliseconds that a receive waits. Beyond it: the time-out is reduced to the limit."""
 MAX_WAITING_RECEIVES: Final = 2000

@@ -31,7 +31,10 @@ class Limits:
         int, Configured("ReservedConnections", "beyond them, for administration with a key", least=0)
     ] = 50
     """Connections beyond `MaxConnections`, for administration with a key that has the right Manage, and for `/health`.
-    Beyond it: further connections are closed."""
+    Beyond it: the oldest one that has shown no key is closed, or the new connection if all have shown one."""
+    reserved_seconds: float = 2.0
+    """Seconds until a connection beyond `MaxConnections` has sent its request with a key. Beyond it: the connection is
+    closed."""
     max_connections_per_address: Annotated[
         int | None, Configured("MaxConnectionsPerAddress", "by default loopback is not limited")
     ] = None
@@ -43,8 +46,8 @@ class Limits:
     first_bytes_seconds: Annotated[
         float, Configured("FirstBytesSeconds", "until a connection has sent its first bytes")
     ] = 20.0
-    """Seconds until a connection has sent the first bytes of its protocol, and for each request of an HTTP connection.
-    Beyond it: the connection is closed."""
+    """Seconds until a connection has sent the first bytes of its protocol; also for the TLS handshake, and until an
+    idle HTTP connection has sent its next request. Beyond it: the connection is closed."""
     handshake_seconds: Annotated[float, Configured("HandshakeSeconds", "until an AMQP client has logged in")] = 20.0
     """Seconds until an AMQP client has opened the connection and sent a token or key. Beyond it: the connection is
     closed."""

@@ -34,7 +34,7 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import is_without_sessions
 from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.limits.amqp import MAX_UNSAVED_BYTES
-from peeklock.limits.http import MAX_EMPTY_BODY, MAX_RECEIVE_MS, MAX_REST_BATCH_BYTES
+from peeklock.limits.http import MAX_EMPTY_BODY, MAX_RECEIVE_MS, MAX_REST_BATCH_BYTES, TRANSFER_SECONDS
 from peeklock.rest.addresses import MESSAGES, Action, MessageRequest, parse_request
 from peeklock.rest.reading import BATCH_TYPE, read_batch, read_one
 from peeklock.rest.receiving import Receive, Received
@@ -45,9 +45,8 @@ from peeklock.server.refusals import Refused, refusal
 from peeklock.server.waits import WAITS, TooManyRequests, durable
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
-TRANSFER_SECONDS: Final = 20.0
-"""The time allowed for each `TRANSFER_BYTES` of a request body to arrive, or of a response to be sent."""
 TRANSFER_BYTES: Final = 1024 * 1024
+"""The size of each part of a request body or response that may take `TRANSFER_SECONDS`."""
 
 _STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
     MessageLockLost: HTTPStatus.NOT_FOUND,

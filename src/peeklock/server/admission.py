@@ -1,9 +1,9 @@
 """Admission of connections: limits in total and per address, a reserve for administration, and failed logins.
 
 Every connection has a ticket from accept to close. When `max_connections` are open, `reserved_connections` more are
-admitted for administration. Such a connection has two seconds to show a key with the right Manage; when the reserve is
-full, a new connection replaces the oldest one that has not shown a key. So an administrator can connect even when
-clients hold all other connections.
+admitted for administration. Such a connection has `reserved_seconds` to show a key with the right Manage; when the
+reserve is full, a new connection replaces the oldest one that has not shown a key. So an administrator can connect even
+when clients hold all other connections.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from peeklock.server.unauthenticated import Unauthenticated
 
 TOO_MANY: Final = "too many connections are open"
 TOO_MANY_OF_ADDRESS: Final = "too many connections from this address are open"
-RESERVED_SECONDS: Final = 2.0
-"""Time for a connection in the reserve to send its request with a key."""
 LOGIN_WINDOW_MS: Final = 60_000
 _MAX_ADDRESSES: Final = 10_000
 """Addresses with their own count of failed logins; beyond this number addresses share one count."""
@@ -60,6 +58,10 @@ class Ticket:
         """The count of memory that connections hold before they log in."""
         return self._admission.unauthenticated
 
+    def first_bytes_timeout(self, seconds: float) -> float:
+        """Return the time for the first bytes: `seconds`, or less for a connection in the reserve."""
+        return min(seconds, self._admission.limits.reserved_seconds) if self.is_reserved else seconds
+
     def check_login(self) -> None:
         """Raise TooManyFailedLogins while logins from this address are refused."""
         self._admission.failed_logins.check(self.address)
@@ -79,7 +81,7 @@ class Admission:
     """Admits connections within the limits."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
-        self._limits = limits
+        self.limits = limits
         self.failed_logins = FailedLogins(limits.max_failed_logins, clock)
         self.unauthenticated = Unauthenticated(limits.unauthenticated_bytes)
         self.awaiting_key: dict[Ticket, None] = {}
@@ -97,8 +99,8 @@ class Admission:
         """Return a ticket for a connection from the address, or the reason why it is refused."""
         if self._by_address[address] >= self._most_of(address):
             return TOO_MANY_OF_ADDRESS
-        is_reserved = self._ordinary >= self._limits.max_connections
-        if is_reserved and self._reserved >= self._limits.reserved_connections:
+        is_reserved = self._ordinary >= self.limits.max_connections
+        if is_reserved and self._reserved >= self.limits.reserved_connections:
             oldest = next(iter(self.awaiting_key), None)
             if oldest is None:
                 return TOO_MANY
@@ -124,10 +126,10 @@ class Admission:
             del self._by_address[ticket.address]
 
     def _most_of(self, address: str) -> int:
-        most = self._limits.max_connections_per_address
+        most = self.limits.max_connections_per_address
         if most is not None:
             return most
-        return sys.maxsize if is_loopback(address) else max(1, self._limits.max_connections // 2)
+        return sys.maxsize if is_loopback(address) else max(1, self.limits.max_connections // 2)
 
 
 class FailedLogins:

@@ -27,7 +27,6 @@ from peeklock.limits.server import Limits
 from peeklock.server.admission import Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.first_request import FirstRequest
-from peeklock.server.listener import first_bytes_timeout
 from peeklock.server.logs import event
 from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.shell import Shell
@@ -169,7 +168,7 @@ class HttpService:
         assert server is not None
         inner = server()
         self._tickets[inner] = ticket
-        seconds = first_bytes_timeout(ticket, self._limits.first_bytes_seconds)
+        seconds = ticket.first_bytes_timeout(self._limits.first_bytes_seconds)
         first = FirstRequest(inner, self._awaited, seconds, ticket, partial(self._on_connection_lost, inner))
         self._connections[inner] = first
         return first

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, cast
 
-from peeklock.server.admission import RESERVED_SECONDS, TOO_MANY, Admission, Ticket
+from peeklock.server.admission import TOO_MANY, Admission, Ticket
 from peeklock.server.logs import event
 from peeklock.server.peers import address_of, name_of, peer_name, socket_name
 
@@ -98,7 +98,7 @@ class Listener:
             with suppress(OSError):  # the client has closed it already
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             ticket.evict = partial(self._evict, connection, peer)
-            timeout = first_bytes_timeout(ticket, self._first_bytes_seconds)
+            timeout = ticket.first_bytes_timeout(self._first_bytes_seconds)
             deadline = self._loop.call_later(timeout, self._give_up, connection, peer)
             self._silent[connection] = ticket, deadline
             self._loop.add_reader(connection, self._peek, connection)
@@ -151,7 +151,7 @@ class Listener:
 
     async def _start(self, connection: socket.socket, ticket: Ticket, with_tls: bool) -> None:
         peer = socket_name(connection)
-        timeout = first_bytes_timeout(ticket, self._first_bytes_seconds)
+        timeout = ticket.first_bytes_timeout(self._first_bytes_seconds)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: Sniffer(self._amqp, self._http, timeout, self._sniffers, ticket),
@@ -221,11 +221,6 @@ class Sniffer(asyncio.Protocol):
     def _forget(self) -> None:
         self._deadline.cancel()
         self._sniffers.discard(self)
-
-
-def first_bytes_timeout(ticket: Ticket, seconds: float) -> float:
-    """Return the time for the first bytes: `seconds`, or less for a connection in the reserve."""
-    return min(seconds, RESERVED_SECONDS) if ticket.is_reserved else seconds
 
 
 def log_refused(peer: str, reason: str) -> None:

@@ -24,6 +24,7 @@ from uuid import UUID, uuid4
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.types import Int
 from peeklock.client import ClientError, RequestRefused
+from peeklock.limits.broker import MAX_CLAIM_NAME, MAX_CLAIM_WAIT_MS, MAX_CLAIMED_MESSAGES, MAX_LISTED_CLAIMS
 from peeklock.spark import ranges
 from peeklock.spark.claims import ClaimLost, Claims, check_same
 from peeklock.spark.offsets import Claim, Limit, Offset
@@ -36,10 +37,6 @@ from peeklock.spark.sending import Patience
 
 log = logging.getLogger(__name__)
 
-_MOST_OF_A_NAME: Final = 128
-_MOST_MESSAGES: Final = 1_000_000
-_MOST_WAIT_MS: Final = 60_000
-_LISTED_AT_ONCE: Final = 100
 _MOST_UNCONFIRMED: Final = 2
 """The most removals without a confirmation."""
 _KEPT_ALIVE_S: Final = 10.0
@@ -174,14 +171,14 @@ class BrokerClaims:
 
     def _request(self, limit: Limit, wait_s: float, linger_s: float) -> dict[str, Any]:
         """Make a request with a new claim id, so that a repeated request after a failure has the same answer."""
-        most = _MOST_MESSAGES if limit.messages is None else min(limit.messages, _MOST_MESSAGES)
+        most = MAX_CLAIMED_MESSAGES if limit.messages is None else min(limit.messages, MAX_CLAIMED_MESSAGES)
         request: dict[str, Any] = {
             "claim-name": self._name,
             "claim-id": uuid4(),
             "owner": self._owner,
             "message-count": Int(most),
-            "wait": Int(min(int(wait_s * 1000), _MOST_WAIT_MS)),
-            "linger": Int(min(int(linger_s * 1000), _MOST_WAIT_MS)),
+            "wait": Int(min(int(wait_s * 1000), MAX_CLAIM_WAIT_MS)),
+            "linger": Int(min(int(linger_s * 1000), MAX_CLAIM_WAIT_MS)),
         }
         if limit.size is not None:
             request["max-bytes"] = limit.size
@@ -219,7 +216,7 @@ class BrokerClaims:
         found: list[Claim] = []
         skip = 0
         while True:
-            body = {"claim-name": self._name, "skip": Int(skip), "top": Int(_LISTED_AT_ONCE)}
+            body = {"claim-name": self._name, "skip": Int(skip), "top": Int(MAX_LISTED_CLAIMS)}
             answer = self._reach.ask("peeklock:list-claims", body).answer()
             if not answer:
                 return [claim for claim in found if self._removals.keys().isdisjoint(claim.ids)]
@@ -369,10 +366,10 @@ def _ranges(bounds: list[int]) -> Ranges:
 
 def _short(name: str) -> str:
     """Shorten a claim name if it is too long for the broker, with a digest that keeps names distinct."""
-    if len(name) <= _MOST_OF_A_NAME:
+    if len(name) <= MAX_CLAIM_NAME:
         return name
     digest = sha256(name.encode()).hexdigest()[:32]
-    return f"{name[: _MOST_OF_A_NAME - 33]}:{digest}"
+    return f"{name[: MAX_CLAIM_NAME - 33]}:{digest}"
 
 
 def _fits(claim: Claim, limit: Limit) -> bool:

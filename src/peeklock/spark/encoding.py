@@ -35,7 +35,8 @@ from peeklock.amqp.encoders import FAILURES, write_value
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.types import Byte, Float, Int, Short, Timestamp
 from peeklock.limits.amqp import MAX_VALUE_ELEMENTS
-from peeklock.spark.outgoing import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_TIME, WRITABLE
+from peeklock.limits.broker import MAX_ID_LENGTH
+from peeklock.spark.outgoing import PARTITION_KEY, SCHEDULED_TIME, WRITABLE
 from peeklock.spark.stamping import SIZE, Stamps
 from peeklock.spark.texts import parse_typed
 

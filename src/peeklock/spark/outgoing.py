@@ -33,9 +33,6 @@ from peeklock.spark.texts import milliseconds, parse_typed
 SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
 PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 
-MAX_ID_LENGTH: Final = 128
-"""Longest message id, session id and partition key, in characters."""
-
 _TEXT: Final = (StringType,)
 WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "body": (BinaryType, StringType),

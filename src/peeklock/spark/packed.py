@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 from peeklock.amqp.allocation import keep_freed_memory
 from peeklock.amqp.types import Array, Int
 from peeklock.client import ClientError
+from peeklock.limits.amqp import MAX_PEEKED_BYTES
+from peeklock.limits.broker import MAX_CLAIM_RANGES
 from peeklock.spark import ranges
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Asked, Reach
@@ -20,8 +22,6 @@ from peeklock.spark.reach import Asked, Reach
 PAGE_BYTES: Final = 2 << 20
 """The size of a page to aim at. In half of it each message costs 0.8 us more of the broker and the task together; twice
 of it saves little, and a page is in memory several times."""
-MOST_BYTES: Final = 4 << 20
-"""The largest answer of the broker."""
 AT_ONCE: Final = 3
 """Outstanding requests."""
 FIRST_PAGE: Final = 1000
@@ -30,7 +30,6 @@ _HEAD: Final = 130
 """Approximate size of the head that the broker adds to a message."""
 _GROWTH: Final = 8
 """The largest factor from one page to the next: it may be that only the numbers of this page had no messages."""
-_MOST_RANGES: Final = 8192
 _MOST_NUMBER: Final = (1 << 44) - 1
 
 
@@ -71,8 +70,8 @@ class PackedReading:
         while unasked or asked:
             while unasked and len(asked) < AT_ONCE:
                 window, unasked = ranges.take(unasked, self._page)
-                if len(window) > _MOST_RANGES:
-                    window, unasked = window[:_MOST_RANGES], window[_MOST_RANGES:] + unasked
+                if len(window) > MAX_CLAIM_RANGES:
+                    window, unasked = window[:MAX_CLAIM_RANGES], window[MAX_CLAIM_RANGES:] + unasked
                 asked.append((window, self._ask(window)))
             window, request = asked.popleft()
             answer = request.answer()
@@ -87,7 +86,9 @@ class PackedReading:
 
     def _ask(self, window: Ranges) -> Asked:
         bounds = [number for each in window for number in each]
-        return self._reach.ask("peeklock:read-packed", {"ranges": Array(bounds, int), "max-bytes": Int(MOST_BYTES)})
+        return self._reach.ask(
+            "peeklock:read-packed", {"ranges": Array(bounds, int), "max-bytes": Int(MAX_PEEKED_BYTES)}
+        )
 
     def _learn(self, size: int, numbers: int) -> None:
         fitting = PAGE_BYTES * numbers // size if size else self._page * _GROWTH

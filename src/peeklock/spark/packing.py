@@ -16,9 +16,10 @@ from pyspark.sql.types import StructType
 
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.message import Message, Properties
+from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.spark.encoding import encode, pieces
 from peeklock.spark.grouping import runs_of_batch
-from peeklock.spark.outgoing import MAX_ID_LENGTH, Outgoing, messages_of
+from peeklock.spark.outgoing import Outgoing, messages_of
 from peeklock.spark.parcels import Parcel, Run, runs_of
 from peeklock.spark.stamping import Stamps
 
