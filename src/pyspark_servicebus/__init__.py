@@ -1,4 +1,4 @@
-"""What Spark looks for by itself: modules named `pyspark_…` that have a `DefaultSource`."""
+"""Lets Spark find the data source: it searches modules named `pyspark_…` for a `DefaultSource`."""
 
 from peeklock.spark.source import ServiceBusDataSource as DefaultSource
 

@@ -128,7 +128,7 @@ class ClaimRequests:
                 self._waiting.pop(request, None)
                 if request in self._queue:
                     self._queue.remove(request)
-                request.answer(None)  # the client is gone, but the memory of the request is counted until the answer
+                request.answer(None)  # the answer frees the memory that is counted for the request
 
     def on_available(self) -> None:
         """Messages became active: new ones, or returned ones."""

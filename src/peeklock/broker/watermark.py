@@ -56,7 +56,7 @@ class Watermark:
         try:
             free, total = self._measure()
         except OSError as error:
-            # The broker goes on: if the disk has failed, the store reports that.
+            # The broker continues: if the disk has failed, the store reports that.
             if self.free_bytes is not None:
                 log.warning("the free space of the disk cannot be read: %s", error)
             self.free_bytes = None

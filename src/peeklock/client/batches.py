@@ -18,7 +18,7 @@ _DEFAULT_BYTES: Final = 256 * 1024
 ITEM_BYTES: Final = 8
 """The largest head of a data section: the bytes that a batch adds to each message."""
 _BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
-"""In the properties of the peer's attach."""
+"""The property of the peer's attach with the maximum size of a batch."""
 
 
 class Batch(NamedTuple):

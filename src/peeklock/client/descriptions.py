@@ -56,7 +56,7 @@ class Entity:
     kind: Kind
     name: str
     topic: str | None = None
-    """Of a subscription."""
+    """The topic of a subscription; None for other entities."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     """By name; settings without a value are missing."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
@@ -83,7 +83,7 @@ class Rule:
     name: str = DEFAULT_RULE
     filter: FilterKind = FilterKind.TRUE
     expression: str | None = None
-    """Of a SQL filter."""
+    """The text of a SQL filter; None for other filters."""
     parameters: Mapping[str, RuleValue] = field(default_factory=dict)
     correlation: Mapping[str, str] = field(default_factory=dict)
     """The values that a correlation filter compares, by the names in `CORRELATION_FIELDS`."""

@@ -35,7 +35,7 @@ from peeklock.client.descriptions import (
 from peeklock.entities.settings import Form
 
 MAX_ELEMENTS: Final = 1_000_000
-"""Of an answer: a page has up to 100 entities or rules, each with all its values."""
+"""The most XML elements in an answer: a page has up to 100 entities or rules, each with all its values."""
 
 
 # --- reading

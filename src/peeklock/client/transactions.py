@@ -23,7 +23,7 @@ class Transaction:
 
     @property
     def state(self) -> TransactionalState:
-        """For `Sender.send` and `Sender.post`."""
+        """The delivery state of a message that `Sender.send` or `Sender.post` sends in this transaction."""
         return TransactionalState(self.id)
 
     def outcome(self, outcome: Any = None) -> bytes:

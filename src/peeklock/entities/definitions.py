@@ -24,7 +24,7 @@ from peeklock.entities.rules import RuleDefinition
 from peeklock.entities.settings import Form, Setting, Status, in_profiles
 
 _FOREVER = MAX_DURATION_MS
-"""As an upper bound, this allows None (no limit) too."""
+"""The upper bound of settings that also allow None (no limit)."""
 _MOST = 2**31 - 1
 
 # The ranges are documented by the service. If it documents none, they are the widest range that it is known to accept.

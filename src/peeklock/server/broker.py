@@ -47,7 +47,7 @@ from peeklock.store.memory import MemoryStore
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT: Final = 10.0
-"""Seconds between reads of the clock. It may be set, and the loop's own time stands still while the machine sleeps."""
+"""Seconds between reads of the clock, which may be set. The event loop's own time stops while the machine sleeps."""
 SWITCH_INTERVAL: Final = 0.0001
 """Seconds; short, so that the writer thread gets the interpreter soon while the loop is busy (docs/benchmarks.md)."""
 

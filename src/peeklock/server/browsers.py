@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from peeklock.server.loopback import is_loopback
 
 ANY: Final = "*"
-"""As an allowed host name or origin: all are allowed."""
+"""In the list of allowed host names or origins: allows all."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _MAX_SHOWN: Final = 100
 

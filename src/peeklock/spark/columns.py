@@ -65,7 +65,7 @@ _MARKED: Final = (
     "partition_key",
     "dead_letter_source",
 )
-"""The columns that need the annotations, if only to verify that a head has the form it was taken for."""
+"""The columns that need the annotations, if only to verify that a head has the form that was assumed."""
 
 _NO_OPENING: Final = b"\x00"
 _MARKS_SIZE: Final = len(MARKS)
@@ -77,14 +77,13 @@ class UnreadableMessage(ValueError):
 
 
 class Unfit(Exception):
-    """A head does not have the form it was taken for: decode the page again with `checks`."""
+    """A head does not have the form that was assumed: decode the page again with `checks`."""
 
 
 class Columns:
     """The wanted columns of `count` messages; a column that is not wanted is None.
 
-    With `checks` all text is checked and no head is taken for one of the usual forms: slower, and the first bad message
-    is found. With `keeps_unreadable` the bytes of a bad message become its body; without, it is an UnreadableMessage.
+    With `checks` all text is checked and no form of a head is assumed: slower, and the first invalid message is found. With `keeps_unreadable` the bytes of a bad message become its body; without, it is an UnreadableMessage.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Columns:
         self._entity = entity
 
         self.body = bytearray()
-        """Of all rows, one behind the other: allocating each would cost as much as the rest of the decoding."""
+        """The bodies of all rows, concatenated: allocating each would cost as much as the rest of the decoding."""
         self.body_sizes: list[int] | None = [0] * count if "body" in wanted else None
         self.bodiless: set[int] = set()
         """The rows whose body is null."""
@@ -139,7 +138,7 @@ class Columns:
         self._first_size = 0
         """The size of the annotation after the marks that has a copy's first sequence number; 0 without it."""
         self._ttl: int | None = None
-        """Of the message that is being read, as is the next."""
+        """The time to live of the message that is being read."""
         self._enqueued: int | None = None
 
     def _text(self, name: str) -> list[bytes | None] | None:

@@ -18,7 +18,7 @@ RECEIVED_AT_ONCE: Final = 1000
 GATHER_S: Final = 0.005
 """How long to wait for more messages that can be settled together with the last ones."""
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
-"""Approximate size of what is received at a time, estimated from the messages so far."""
+"""Approximate size of the messages received at a time, estimated from earlier messages."""
 SESSIONS_AT_ONCE: Final = 200
 """Sessions locked at a time; each needs a link."""
 
@@ -38,7 +38,7 @@ class Intake:
         self._mode = mode
         self._has_sessions: bool | None = None
         self._message_size = 1024
-        """Of a message, estimated."""
+        """The estimated size of a message."""
 
     @property
     def has_sessions(self) -> bool:

@@ -164,7 +164,7 @@ def test_an_action_that_fails_is_told_and_the_others_go_on() -> None:
     )
     bad, good = made.match(view({"long": "x" * 129}))
     assert (bad.rule, bad.view) == ("bad", None)
-    assert bad.error == "The system property SessionId takes at most 128 characters, not 129."
+    assert bad.error == "The system property SessionId has at most 128 characters, not 129."
     assert (good.rule, good.error) == ("good", None)
     assert good.view is not None
     assert after(good.view).application_properties == {"long": "x" * 129, "b": 1, "RuleName": "good"}

@@ -176,7 +176,7 @@ def test_a_selector_that_is_always_true_costs_nothing() -> None:
         ("a = 9223372036854775808", "The number is outside the range of 64-bit integers (line 1, column 7)"),
         ('"" = 1', "The name is empty (line 1, column 1)"),
         ("'text'", "A text is not a condition (line 1, column 1)"),
-        ("color LIKE 'a' ESCAPE 'ab'", "ESCAPE takes a text of one character, not of 2 (line 1, column 25)"),
+        ("color LIKE 'a' ESCAPE 'ab'", "ESCAPE requires a text of one character, not of 2 (line 1, column 25)"),
     ],
 )
 def test_what_is_no_selector_is_refused_with_the_place(selector: str, reason: str) -> None:

@@ -390,17 +390,17 @@ def test_the_time_to_live_can_be_set_and_removed() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("Label", 5, "The system property Label takes text, not a number."),
-        ("To", True, "The system property To takes text, not a boolean."),
-        ("ReplyTo", NEW_YEAR, "The system property ReplyTo takes text, not a time."),
-        ("PartitionKey", 1.5, "The system property PartitionKey takes text, not a number."),
+        ("Label", 5, "The system property Label requires text, not a number."),
+        ("To", True, "The system property To requires text, not a boolean."),
+        ("ReplyTo", NEW_YEAR, "The system property ReplyTo requires text, not a time."),
+        ("PartitionKey", 1.5, "The system property PartitionKey requires text, not a number."),
         *(
-            (name, "x" * 129, f"The system property {name} takes at most 128 characters, not 129.")
+            (name, "x" * 129, f"The system property {name} has at most 128 characters, not 129.")
             for name in ("SessionId", "ReplyToSessionId", "MessageId", "PartitionKey", "ViaPartitionKey")
         ),
-        ("TimeToLive", 5, "The system property TimeToLive takes a duration, not a number."),
+        ("TimeToLive", 5, "The system property TimeToLive requires a duration, not a number."),
         ("TimeToLive", timedelta(0), "The system property TimeToLive must be at least a millisecond."),
-        ("ScheduledEnqueueTimeUtc", "soon", "The system property ScheduledEnqueueTimeUtc takes a time, not text."),
+        ("ScheduledEnqueueTimeUtc", "soon", "The system property ScheduledEnqueueTimeUtc requires a time, not text."),
         ("SequenceNumber", 5, "The system property SequenceNumber cannot be changed."),
     ],
 )

@@ -109,7 +109,7 @@ class Compiler:
         target = _tree(tree, 1)
         if target.data == "call":
             if fold(_token(target, 0)) == "newid":
-                self._refuse(target, "EXISTS takes a property, not newid()")
+                self._refuse(target, "EXISTS requires a property, not newid()")
             return functions.exists_by_name(self._property_function(target))
         system, name = self._property_name(target)
         return functions.exists_system(name) if system else functions.exists_user(name)
@@ -180,7 +180,7 @@ class Compiler:
             problem = f"There is no function {shown(function)}; there are newid(), property(name) and p(name)"
             self._refuse(function, problem)
         if tree.children[1] is None:
-            self._refuse(function, f"{function}(name) takes the name of a property")
+            self._refuse(function, f"{function}(name) requires the name of a property")
         name = self._deeper(tree, self._value, _tree(tree, 1))
         if isinstance(name, Constant) and not isinstance(name.value, str | None):
             self._refuse(tree.children[1], f"The name of a property is a text, not {_kind(name.value)}")

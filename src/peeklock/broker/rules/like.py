@@ -55,9 +55,9 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
 def check_escape(escape: object) -> None:
     """Raise EscapeError unless the value can be an escape character."""
     if not isinstance(escape, str):
-        raise EscapeError("ESCAPE takes a text of one character.")
+        raise EscapeError("ESCAPE requires a text of one character.")
     if len(escape) != 1:
-        raise EscapeError(f"ESCAPE takes a text of one character, not of {len(escape)}.")
+        raise EscapeError(f"ESCAPE requires a text of one character, not of {len(escape)}.")
 
 
 class _Piece:

@@ -400,12 +400,12 @@ def _text(name: str, value: Value) -> str | None:
     if not isinstance(value, str):
         raise _misfit(name, "text", value)
     if name in _SHORT and len(value) > MAX_ID_LENGTH:
-        raise EvaluationError(f"The system property {name} takes at most {MAX_ID_LENGTH} characters, not {len(value)}.")
+        raise EvaluationError(f"The system property {name} has at most {MAX_ID_LENGTH} characters, not {len(value)}.")
     return value
 
 
 def _misfit(name: str, wanted: str, value: Value) -> EvaluationError:
-    return EvaluationError(f"The system property {name} takes {wanted}, not {kind_of(value)}.")
+    return EvaluationError(f"The system property {name} requires {wanted}, not {kind_of(value)}.")
 
 
 def _unreadable(what: str, error: DecodeError) -> EvaluationError:
