@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import subprocess
@@ -15,6 +16,7 @@ from commands import environment
 from rooms import Room
 
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMPILED = os.environ.get("PEEKLOCK_COMPILED") == "1"
 WHEELS = ROOT.parent / "wheel"
@@ -27,6 +29,43 @@ def test_the_modules_of_the_list_are_of_that_kind_and_all_others_are_python() ->
     assert files
     assert {file.endswith(".py") for file in files} == {not COMPILED}
     assert (importlib.import_module("peeklock.amqp.types").__file__ or "").endswith(".py")
+
+
+def test_no_module_in_python_has_a_subclass_of_a_compiled_class_that_does_not_allow_it() -> None:
+    """Compiled code compares the type with the compiled classes only, so `isinstance` would be false."""
+    modules = set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"])
+    trees = {
+        ".".join(file.relative_to(SOURCE).with_suffix("").parts): ast.parse(file.read_text())
+        for file in SOURCE.rglob("*.py")
+    }
+    closed = {
+        (name, node.name)
+        for name in modules & trees.keys()
+        for node in trees[name].body
+        if isinstance(node, ast.ClassDef)
+        and not {"Protocol", "NamedTuple"} & set(map(ast.unparse, node.bases))
+        and not any("allow_interpreted_subclasses=True" in ast.unparse(each) for each in node.decorator_list)
+    }
+    assert ("peeklock.engine.links", "Receiver") in closed
+    assert ("peeklock.store.base", "StoreError") not in closed
+    wrong = [
+        (name, node.name)
+        for name in trees.keys() - modules
+        for node in ast.walk(trees[name])
+        if isinstance(node, ast.ClassDef)
+        and closed & {(origin(trees[name], base, name), ast.unparse(base).rpartition(".")[2]) for base in node.bases}
+    ]
+    assert wrong == []
+
+
+def origin(tree: ast.Module, base: ast.expr, module: str) -> str:
+    """The module from which a class was imported by name; "" if the module defines it."""
+    name = ast.unparse(base)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any((each.asname or each.name) == name for each in node.names):
+            package = module.split(".")[: -node.level] if node.level else []
+            return ".".join([*package, *([node.module] if node.module else [])])
+    return ""
 
 
 def test_a_program_that_is_started_is_of_that_kind() -> None:

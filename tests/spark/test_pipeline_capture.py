@@ -285,7 +285,7 @@ def test_what_spark_remembers_is_found_again_however_an_entity_is_written(spark:
 def test_where_a_run_ends_after_one_batch_there_are_as_many_as_it_takes(
     capturing: Capturing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "_TAKES_ALL", False)
+    monkeypatch.setattr(capture, "HAS_AVAILABLE_NOW", False)
     capturing.send(numbered(0, 10))
 
     def more(batch: Batch) -> None:

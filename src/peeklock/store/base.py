@@ -44,6 +44,7 @@ MAX_ENTITY_ID: Final = (1 << 19) - 1
 message's key consists of its entity's id and its sequence number, together 63 bits."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StoreError(Exception):
     """An operation of the store failed and had no effect. `str()` is one sentence for the user."""
 
