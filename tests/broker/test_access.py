@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from peeklock.amqp.errors import Condition
-from peeklock.broker.access import Claim, Claims, Keys, resource_path
+from peeklock.broker.access import Grant, Grants, Keys, resource_path
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.limits.broker import MAX_TOKENS
@@ -104,11 +104,11 @@ SPELLINGS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("sdk", SPELLINGS)
 def test_a_token_is_understood_however_it_is_spelt(keys: Keys, sdk: str) -> None:
     audience, text = SPELLINGS[sdk]
-    claim = keys.verify(text, audience, NOW)
-    assert claim.path == resource_path(audience)
-    assert claim.rights >= {Right.SEND, Right.LISTEN, Right.MANAGE}
-    assert claim.expires_at == LATER * 1000
-    assert claim.owner == ""
+    grant = keys.verify(text, audience, NOW)
+    assert grant.path == resource_path(audience)
+    assert grant.rights >= {Right.SEND, Right.LISTEN, Right.MANAGE}
+    assert grant.expires_at == LATER * 1000
+    assert grant.owner == ""
 
 
 def test_the_signature_is_over_the_text_as_it_was_sent(keys: Keys) -> None:
@@ -141,8 +141,8 @@ def test_a_rule_name_with_signs_may_be_escaped_or_not(keys: Keys) -> None:
 
 
 def test_an_entity_s_own_rule_gives_its_rights_there(keys: Keys) -> None:
-    claim = keys.verify(token("sb://host/orders", SENDER), "sb://host/orders", NOW)
-    assert (claim.owner, claim.rights) == ("orders", frozenset({Right.SEND}))
+    grant = keys.verify(token("sb://host/orders", SENDER), "sb://host/orders", NOW)
+    assert (grant.owner, grant.rights) == ("orders", frozenset({Right.SEND}))
 
 
 def test_an_entity_s_rule_is_unknown_elsewhere(keys: Keys) -> None:
@@ -258,125 +258,125 @@ def test_the_refusal_does_not_repeat_the_token(keys: Keys) -> None:
 # --- names and keys shown directly (SASL PLAIN) ---
 
 
-def test_a_name_and_key_give_the_claims_of_every_rule_they_fit(keys: Keys) -> None:
+def test_a_name_and_key_give_the_grants_of_every_rule_they_fit(keys: Keys) -> None:
     keys.set("other", (SENDER,))
-    claims = keys.claims_for("sender", "sender-key")
-    assert {(claim.path, claim.owner) for claim in claims} == {("orders", "orders"), ("other", "other")}
-    assert all(claim.rights == {Right.SEND} and claim.expires_at is None for claim in claims)
-    assert len(keys.claims_for("Root", "second")) == 1
+    grants = keys.grants_for("sender", "sender-key")
+    assert {(grant.path, grant.owner) for grant in grants} == {("orders", "orders"), ("other", "other")}
+    assert all(grant.rights == {Right.SEND} and grant.expires_at is None for grant in grants)
+    assert len(keys.grants_for("Root", "second")) == 1
 
 
 @pytest.mark.parametrize(("name", "key"), [("Root", "guessed"), ("root", "second"), ("nobody", "second"), ("", "")])
 def test_a_name_and_key_that_do_not_fit_give_nothing(keys: Keys, name: str, key: str) -> None:
-    assert keys.claims_for(name, key) == []
+    assert keys.grants_for(name, key) == []
 
 
 # --- what a connection may do ---
 
 
-def claim(path: str, *rights: Right, owner: str = "", expires_at: int | None = LATER * 1000) -> Claim:
-    return Claim(path, owner, frozenset(rights), expires_at)
+def grant(path: str, *rights: Right, owner: str = "", expires_at: int | None = LATER * 1000) -> Grant:
+    return Grant(path, owner, frozenset(rights), expires_at)
 
 
-def test_nothing_is_allowed_without_a_claim() -> None:
-    claims = Claims()
-    assert not claims
+def test_nothing_is_allowed_without_a_grant() -> None:
+    grants = Grants()
+    assert not grants
     with pytest.raises(Unauthorized, match="'Send' claim"):
-        claims.check("orders", "orders", Right.SEND, NOW)
+        grants.check("orders", "orders", Right.SEND, NOW)
 
 
 @pytest.mark.parametrize(
     "path", ["orders", "ORDERS", "orders/$DeadLetterQueue", "orders/$management", "orders/Subscriptions/all"]
 )
-def test_a_claim_covers_everything_below_its_path(path: str) -> None:
-    claims = Claims()
-    claims.add(claim("orders", Right.LISTEN))
-    assert claims.check(path, "orders", Right.LISTEN, NOW).path == "orders"
+def test_a_grant_covers_everything_below_its_path(path: str) -> None:
+    grants = Grants()
+    grants.add(grant("orders", Right.LISTEN))
+    assert grants.check(path, "orders", Right.LISTEN, NOW).path == "orders"
 
 
-def test_a_claim_covers_nothing_beside_its_path() -> None:
-    claims = Claims()
-    claims.add(claim("orders", Right.LISTEN))
+def test_a_grant_covers_nothing_beside_its_path() -> None:
+    grants = Grants()
+    grants.add(grant("orders", Right.LISTEN))
     for path in ("order", "orders2", "other"):
         with pytest.raises(Unauthorized):
-            claims.check(path, path, Right.LISTEN, NOW)
+            grants.check(path, path, Right.LISTEN, NOW)
 
 
-def test_a_claim_for_a_dead_letter_queue_does_not_cover_the_queue() -> None:
-    claims = Claims()
-    claims.add(claim("orders/$deadletterqueue", Right.LISTEN))
-    claims.check("orders/$DeadLetterQueue", "orders", Right.LISTEN, NOW)
+def test_a_grant_for_a_dead_letter_queue_does_not_cover_the_queue() -> None:
+    grants = Grants()
+    grants.add(grant("orders/$deadletterqueue", Right.LISTEN))
+    grants.check("orders/$DeadLetterQueue", "orders", Right.LISTEN, NOW)
     with pytest.raises(Unauthorized):
-        claims.check("orders", "orders", Right.LISTEN, NOW)
+        grants.check("orders", "orders", Right.LISTEN, NOW)
 
 
-def test_a_right_that_the_claim_does_not_give_is_missed() -> None:
-    claims = Claims()
-    claims.add(claim("orders", Right.SEND))
+def test_a_right_that_the_grant_does_not_give_is_missed() -> None:
+    grants = Grants()
+    grants.add(grant("orders", Right.SEND))
     with pytest.raises(Unauthorized, match="'Listen' claim"):
-        claims.check("orders", "orders", Right.LISTEN, NOW)
+        grants.check("orders", "orders", Right.LISTEN, NOW)
 
 
 def test_an_entity_s_rule_says_nothing_of_an_entity_whose_name_starts_with_the_same_segment(keys: Keys) -> None:
-    claims = Claims()
-    claims.add(keys.verify(token("orders/in", SENDER), "sb://host/orders/in", NOW))
+    grants = Grants()
+    grants.add(keys.verify(token("orders/in", SENDER), "sb://host/orders/in", NOW))
     with pytest.raises(Unauthorized):
-        claims.check("orders/in", "orders/in", Right.SEND, NOW)
-    # Below the entity itself the same claim would hold.
-    assert claims.check("orders/in", "orders", Right.SEND, NOW).owner == "orders"
+        grants.check("orders/in", "orders/in", Right.SEND, NOW)
+    # Below the entity itself the same grant would hold.
+    assert grants.check("orders/in", "orders", Right.SEND, NOW).owner == "orders"
 
 
 def test_the_namespace_s_rule_covers_all_entities(keys: Keys) -> None:
-    claims = Claims()
-    claims.add(keys.verify(token("sb://host/"), "sb://host/", NOW))
+    grants = Grants()
+    grants.add(keys.verify(token("sb://host/"), "sb://host/", NOW))
     for path in ("orders", "orders/in", "anything"):
-        claims.check(path, path, Right.SEND, NOW)
+        grants.check(path, path, Right.SEND, NOW)
 
 
-def test_a_claim_that_has_run_out_is_missed_as_such() -> None:
-    claims = Claims()
-    claims.add(claim("orders", Right.SEND, expires_at=NOW))
+def test_a_grant_that_has_run_out_is_missed_as_such() -> None:
+    grants = Grants()
+    grants.add(grant("orders", Right.SEND, expires_at=NOW))
     with pytest.raises(Unauthorized, match="expired"):
-        claims.check("orders", "orders", Right.SEND, NOW)
+        grants.check("orders", "orders", Right.SEND, NOW)
 
 
-def test_a_wider_claim_stands_in_for_one_that_has_run_out() -> None:
-    claims = Claims()
-    claims.add(claim("orders", Right.SEND, expires_at=NOW))
-    claims.add(claim("", Right.SEND))
-    assert claims.check("orders", "orders", Right.SEND, NOW).path == ""
+def test_a_wider_grant_stands_in_for_one_that_has_run_out() -> None:
+    grants = Grants()
+    grants.add(grant("orders", Right.SEND, expires_at=NOW))
+    grants.add(grant("", Right.SEND))
+    assert grants.check("orders", "orders", Right.SEND, NOW).path == ""
 
 
-def test_a_newer_claim_replaces_the_older_also_with_fewer_rights() -> None:
-    claims = Claims()
-    claims.add(claim("orders", Right.SEND, Right.LISTEN))
-    claims.add(claim("orders", Right.LISTEN))
+def test_a_newer_grant_replaces_the_older_also_with_fewer_rights() -> None:
+    grants = Grants()
+    grants.add(grant("orders", Right.SEND, Right.LISTEN))
+    grants.add(grant("orders", Right.LISTEN))
     with pytest.raises(Unauthorized):
-        claims.check("orders", "orders", Right.SEND, NOW)
+        grants.check("orders", "orders", Right.SEND, NOW)
 
 
 def test_the_soonest_expiry_is_known_and_what_has_run_out_is_forgotten() -> None:
-    claims = Claims()
-    assert claims.soonest_expiry is None
-    claims.add(claim("for-ever", Right.SEND, expires_at=None))
-    assert claims.soonest_expiry is None
-    claims.add(claim("later", Right.SEND, expires_at=NOW + 2))
-    claims.add(claim("sooner", Right.SEND, expires_at=NOW + 1))
-    assert claims.soonest_expiry == NOW + 1
-    claims.forget(NOW + 1)
-    assert claims.soonest_expiry == NOW + 2
-    claims.forget(NOW + 2)
-    assert claims.soonest_expiry is None
-    claims.check("for-ever", "for-ever", Right.SEND, NOW)
+    grants = Grants()
+    assert grants.soonest_expiry is None
+    grants.add(grant("for-ever", Right.SEND, expires_at=None))
+    assert grants.soonest_expiry is None
+    grants.add(grant("later", Right.SEND, expires_at=NOW + 2))
+    grants.add(grant("sooner", Right.SEND, expires_at=NOW + 1))
+    assert grants.soonest_expiry == NOW + 1
+    grants.forget(NOW + 1)
+    assert grants.soonest_expiry == NOW + 2
+    grants.forget(NOW + 2)
+    assert grants.soonest_expiry is None
+    grants.check("for-ever", "for-ever", Right.SEND, NOW)
 
 
-def test_a_connection_keeps_a_bounded_number_of_claims() -> None:
-    claims = Claims()
+def test_a_connection_keeps_a_bounded_number_of_grants() -> None:
+    grants = Grants()
     for number in range(MAX_TOKENS):
-        claims.add(claim(f"queue-{number}", Right.SEND))
+        grants.add(grant(f"queue-{number}", Right.SEND))
     with pytest.raises(QuotaExceeded):
-        claims.add(claim("one-too-many", Right.SEND))
-    claims.add(claim("queue-0", Right.LISTEN))
+        grants.add(grant("one-too-many", Right.SEND))
+    grants.add(grant("queue-0", Right.LISTEN))
 
 
 # --- rules that change ---
@@ -402,11 +402,11 @@ def test_connections_hear_where_rules_changed(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("shown", ["token", "key"])
-def test_a_claim_is_good_as_long_as_its_rule_has_its_key(keys: Keys, shown: str) -> None:
+def test_a_grant_is_good_as_long_as_its_rule_has_its_key(keys: Keys, shown: str) -> None:
     if shown == "token":
         first = keys.verify(token("sb://host/orders", SENDER), "sb://host/orders", NOW)
     else:
-        (first,) = keys.claims_for("sender", "sender-key")
+        (first,) = keys.grants_for("sender", "sender-key")
     assert keys.current(first) is first
     assert "sender-key" not in repr(first)
     both = frozenset({Right.SEND, Right.LISTEN})
@@ -427,15 +427,15 @@ def test_a_claim_is_good_as_long_as_its_rule_has_its_key(keys: Keys, shown: str)
     assert keys.current(first) is None
 
 
-def test_claims_are_revised_with_the_rules_that_gave_them() -> None:
-    claims = Claims()
-    claims.add(Claim("orders", "orders", frozenset({Right.SEND}), None, "orders/a", "k"))
-    claims.add(Claim("orders/$management", "orders", frozenset({Right.SEND}), LATER * 1000, "orders/b", "k"))
-    claims.add(Claim("other", "", frozenset({Right.SEND}), LATER * 1000, "/c", "k"))
-    assert claims.has_lasting
-    assert claims.revise("orders", lambda claim: None if claim.key_name == "a" else claim) == ["a"]
-    assert not claims.has_lasting
+def test_grants_are_revised_with_the_rules_that_gave_them() -> None:
+    grants = Grants()
+    grants.add(Grant("orders", "orders", frozenset({Right.SEND}), None, "orders/a", "k"))
+    grants.add(Grant("orders/$management", "orders", frozenset({Right.SEND}), LATER * 1000, "orders/b", "k"))
+    grants.add(Grant("other", "", frozenset({Right.SEND}), LATER * 1000, "/c", "k"))
+    assert grants.has_lasting
+    assert grants.revise("orders", lambda grant: None if grant.key_name == "a" else grant) == ["a"]
+    assert not grants.has_lasting
     with pytest.raises(Unauthorized):
-        claims.check("orders", "orders", Right.SEND, NOW)
-    assert claims.revise("", lambda claim: replace(claim, rights=frozenset(Right))) == []
-    claims.check("other", "other", Right.LISTEN, NOW)
+        grants.check("orders", "orders", Right.SEND, NOW)
+    assert grants.revise("", lambda grant: replace(grant, rights=frozenset(Right))) == []
+    grants.check("other", "other", Right.LISTEN, NOW)

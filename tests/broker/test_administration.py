@@ -178,13 +178,13 @@ def test_keys_of_what_is_created_are_known_until_it_is_deleted() -> None:
     rule = AuthorizationRule(name="sender", primary_key="k", rights=frozenset({Right.SEND}))
     create(world, queue(authorization_rules=(rule,)))
     keys = world.namespace.keys
-    assert [claim.path for claim in keys.claims_for("sender", "k")] == ["q"]
+    assert [grant.path for grant in keys.grants_for("sender", "k")] == ["q"]
     change = queue(authorization_rules=(replace(rule, primary_key="other"),))
     assert world.administer(world.administration.update_queue, change) is None
-    assert keys.claims_for("sender", "k") == []
-    assert [claim.path for claim in keys.claims_for("sender", "other")] == ["q"]
+    assert keys.grants_for("sender", "k") == []
+    assert [grant.path for grant in keys.grants_for("sender", "other")] == ["q"]
     delete(world, "q")
-    assert keys.claims_for("sender", "other") == []
+    assert keys.grants_for("sender", "other") == []
 
 
 # --- looking ---

@@ -201,7 +201,7 @@ def test_what_comes_while_a_claim_is_made_is_there_for_the_next(world: World) ->
 
 def test_a_claim_ends_at_so_many_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_CLAIM_RANGES == 8192
-    monkeypatch.setattr("peeklock.broker.claiming.MAX_CLAIM_RANGES", 3)
+    monkeypatch.setattr("peeklock.broker.claim_search.MAX_CLAIM_RANGES", 3)
     world = World()
     world.send(*letters(12))
     receiver = Receiver(world, world.queue())

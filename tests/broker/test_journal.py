@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peeklock.broker.errors import BrokerError, ChangeRefused, StorageFailed, StorageFull
-from peeklock.broker.journal import COMMITS_IN_FLIGHT, HURRY_MESSAGES, Journal, Lane
+from peeklock.broker.journal import COMMITS_IN_FLIGHT, MANY_MESSAGES, Journal, Lane
 from peeklock.store.base import Changes, Committed, StoredEntity, StoredMessage, StoreError, StoreFull
 
 PROBE = Changes(forgotten=[(0, 0)])
@@ -114,12 +114,12 @@ def test_everybody_is_told_in_the_order_of_staging(bench: Bench) -> None:
 
 
 def test_much_is_committed_before_its_turn_ends_and_little_is_not(bench: Bench) -> None:
-    for number in range(HURRY_MESSAGES - 1):
+    for number in range(MANY_MESSAGES - 1):
         bench.send(str(number))
-    bench.journal.hurry()
+    bench.journal.commit_if_many()
     assert bench.disk.commits == []
     bench.settle("one more")
-    bench.journal.hurry()
+    bench.journal.commit_if_many()
     assert len(bench.disk.commits) == 1
     bench.turn()
     assert len(bench.disk.commits) == 1
@@ -127,20 +127,20 @@ def test_much_is_committed_before_its_turn_ends_and_little_is_not(bench: Bench) 
 
 def test_a_store_that_has_enough_to_do_is_not_hurried(bench: Bench) -> None:
     for _ in range(COMMITS_IN_FLIGHT + 1):
-        for number in range(HURRY_MESSAGES):
+        for number in range(MANY_MESSAGES):
             bench.send(str(number))
-        bench.journal.hurry()
+        bench.journal.commit_if_many()
     assert len(bench.disk.commits) == COMMITS_IN_FLIGHT
     bench.disk.answer()
     bench.turn()
-    assert [len(changes.appends) for changes, _ in bench.disk.commits] == [HURRY_MESSAGES, HURRY_MESSAGES]
+    assert [len(changes.appends) for changes, _ in bench.disk.commits] == [MANY_MESSAGES, MANY_MESSAGES]
 
 
-def test_a_turn_that_was_asked_for_before_a_hurry_adds_no_commit_too_many(bench: Bench) -> None:
+def test_a_turn_that_was_asked_for_before_an_early_commit_adds_no_commit_too_many(bench: Bench) -> None:
     for _ in range(COMMITS_IN_FLIGHT):
-        for number in range(HURRY_MESSAGES):
+        for number in range(MANY_MESSAGES):
             bench.send(str(number))
-        bench.journal.hurry()
+        bench.journal.commit_if_many()
     bench.send("last")
     bench.turn()
     assert len(bench.disk.commits) == COMMITS_IN_FLIGHT

@@ -285,8 +285,8 @@ def test_the_keys_of_the_namespace_and_of_its_queues_are_known_also_of_stored_on
     store = FlakyStore()
     World(QueueDefinition(name="Old", authorization_rules=(rule,)), store=store)
     world = World(QueueDefinition(name="new"), store=store)
-    assert [claim.path for claim in world.namespace.keys.claims_for("sender", "k")] == ["old"]
-    assert world.namespace.keys.claims_for("RootManageSharedAccessKey", "SAS_KEY_VALUE")
+    assert [grant.path for grant in world.namespace.keys.grants_for("sender", "k")] == ["old"]
+    assert world.namespace.keys.grants_for("RootManageSharedAccessKey", "SAS_KEY_VALUE")
 
 
 # --- a store that fails ---

@@ -11,7 +11,7 @@ from nodes.wire import Wire
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.performatives import Attach, Detach
 from peeklock.amqp.types import Int, Symbol
-from peeklock.broker.access import Claims
+from peeklock.broker.access import Grants
 from peeklock.client import sas_token
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition
@@ -35,7 +35,7 @@ class UnauthenticatedClient(Wire):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.peer.claims = Claims()
+        self.peer.grants = Grants()
         self._requests, self._replies = self.sender("$cbs"), self.receiver("$cbs")
 
     def token(

@@ -14,7 +14,7 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.performatives import Attach, Detach, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.authorization import Right
@@ -146,21 +146,21 @@ def test_another_connection_cannot_receive_from_a_temporary_entity(world: World,
 def test_sending_to_a_temporary_entity_requires_send_on_the_namespace(world: World, wire: Wire) -> None:
     _, name = creator(wire)
     other = Wire(world)
-    other.peer.claims.add(Claim("", "", frozenset({Right.LISTEN}), None))
-    other.peer.claims.add(Claim("q", "q", frozenset(Right), None))
+    other.peer.grants.add(Grant("", "", frozenset({Right.LISTEN}), None))
+    other.peer.grants.add(Grant("q", "q", frozenset(Right), None))
     other.sender(name)
     assert refusal(other) == Condition.UNAUTHORIZED_ACCESS
-    other.peer.claims.add(Claim("", "", frozenset({Right.SEND}), None))
+    other.peer.grants.add(Grant("", "", frozenset({Right.SEND}), None))
     other.sender(name)
     assert not other.take(Detach)
 
 
 def test_creating_a_temporary_entity_requires_listen_on_the_namespace(wire: Wire) -> None:
-    wire.peer.claims.add(Claim("", "", frozenset({Right.SEND}), None))
-    wire.peer.claims.add(Claim("q", "q", frozenset(Right), None))
+    wire.peer.grants.add(Grant("", "", frozenset({Right.SEND}), None))
+    wire.peer.grants.add(Grant("q", "q", frozenset(Right), None))
     wire.attach(role=False, source=Source(), target=Target(dynamic=True))
     assert refusal(wire) == Condition.UNAUTHORIZED_ACCESS
-    wire.peer.claims.add(Claim("", "", frozenset({Right.LISTEN}), None))
+    wire.peer.grants.add(Grant("", "", frozenset({Right.LISTEN}), None))
     creator(wire)
 
 

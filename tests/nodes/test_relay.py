@@ -13,7 +13,7 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted, Rejected
 from peeklock.amqp.performatives import Attach, Detach, Flow, Source, Target
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.settings import Status
@@ -120,21 +120,21 @@ def test_the_size_that_the_entity_takes_counts(wire: Wire, world: World, relay: 
 
 
 def test_rights_are_checked_for_each_message(wire: Wire, world: World, relay: int) -> None:
-    wire.peer.claims.add(Claim("", "", frozenset({Right.LISTEN}), None))
-    wire.peer.claims.add(Claim("other", "", frozenset({Right.SEND}), None))
+    wire.peer.grants.add(Grant("", "", frozenset({Right.LISTEN}), None))
+    wire.peer.grants.add(Grant("other", "", frozenset({Right.SEND}), None))
     good, first = wire.transfer(relay, message("other"))
     bad, second = wire.transfer(relay, message("q"))
     wire.send_bytes(first + second)
     outcomes = wire.outcomes()
     assert isinstance(outcomes[good], Accepted)
     assert condition(outcomes[bad]) == Condition.UNAUTHORIZED_ACCESS
-    wire.peer.claims.add(Claim("q", "", frozenset({Right.SEND}), None))
+    wire.peer.grants.add(Grant("q", "", frozenset({Right.SEND}), None))
     assert isinstance(wire.send(relay, message("q")), Accepted)
     assert active(world, "q", "other") == [1, 1]
 
 
 def test_whoever_may_send_to_nothing_gets_no_relay(wire: Wire) -> None:
-    wire.peer.claims.add(Claim("", "", frozenset({Right.LISTEN}), None))
+    wire.peer.grants.add(Grant("", "", frozenset({Right.LISTEN}), None))
     wire.attach(role=False, source=Source(address="here"), target=Target())
     (detach,) = wire.take(Detach)
     assert detach.error is not None

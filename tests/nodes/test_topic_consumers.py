@@ -12,7 +12,7 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message
 from peeklock.amqp.performatives import Attach, Detach, Open, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.audit import AuditEvent
 from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.authorization import Right
@@ -123,7 +123,7 @@ def publish(world: World, *colors: str, to: str = "t") -> None:
 
 
 def may(client: Client, *rights: Right, path: str = "") -> None:
-    client.peer.claims.add(Claim(path, "", frozenset(rights), None))
+    client.peer.grants.add(Grant(path, "", frozenset(rights), None))
 
 
 # --- as long as there is a link ---

@@ -12,7 +12,7 @@ from broker.world import World
 from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Close, Disposition, Flow, Open, Source, Target, Transfer
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.audit import NO_AUDIT, Audit
 from peeklock.engine.connection import Connection
 from peeklock.engine.opening import Settings
@@ -41,7 +41,7 @@ class Wire:
         self.peer = Peer(
             self.connection, world.namespace, name="wire", wake=lambda: None, logins=AnyLogins(), audit=audit
         )
-        self.peer.claims.add(Claim("", "", frozenset(Right), None))
+        self.peer.grants.add(Grant("", "", frozenset(Right), None))
         self.heard: list[tuple[Any, bytes]] = []
         """Received performatives, with their payloads."""
         self._deliveries = 0

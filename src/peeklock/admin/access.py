@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.errors import Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.authorization import Right
@@ -27,27 +27,27 @@ DESTINATION_HEADERS: Final = {
 """By forwarding setting: the header with a token for the destination."""
 
 
-def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ticket: Ticket) -> Claim:
-    """Verify that a token has the right Manage at the path, and return its claim.
+def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ticket: Ticket) -> Grant:
+    """Verify that a token has the right Manage at the path, and return its grant.
 
     Raise Unauthorized or InvalidToken. `owner` is the queue or topic to which the path belongs. An authorization rule
     of the namespace gives access to everything; a rule of an entity gives access to that entity and the entities below
     it.
     """
-    claim = verify_token(namespace, token, path, ticket)
-    if not claim.allows(Right.MANAGE, owner):
+    grant = verify_token(namespace, token, path, ticket)
+    if not grant.allows(Right.MANAGE, owner):
         raise Unauthorized(f"Unauthorized access to '{path}': '{Right.MANAGE}' claim is required.")
-    return claim
+    return grant
 
 
 def authorize_destinations(
-    namespace: Namespace, claim: Claim, wanted: object, former: object, headers: Mapping[str, str], ticket: Ticket
+    namespace: Namespace, grant: Grant, wanted: object, former: object, headers: Mapping[str, str], ticket: Ticket
 ) -> None:
     """Verify that a client with a key of one entity also has the right Send for the entity's new destinations.
 
     Raise Unauthorized or InvalidToken.
     """
-    if not claim.owner or isinstance(wanted, RuleDefinition):
+    if not grant.owner or isinstance(wanted, RuleDefinition):
         return
     known = _destinations(former)
     for setting, destination in _destinations(wanted).items():

@@ -24,7 +24,7 @@ from peeklock.admin.documents import (
 from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, RuleResource, etag_of
 from peeklock.atom.entries import description_of
 from peeklock.atom.markup import MarkupError, parse
-from peeklock.broker.access import Claim, key_name_of
+from peeklock.broker.access import Grant, key_name_of
 from peeklock.broker.audit import OK, AuditEvent
 from peeklock.broker.errors import (
     EntityChanging,
@@ -77,7 +77,7 @@ class AtomService:
             unknown = failure
         token = request.headers.get("Authorization", "")
         owner = None if address is None else owner_of(address)
-        claim = authorize(self._namespace, token, request.rel_url.raw_path, owner, request[TICKET])
+        grant = authorize(self._namespace, token, request.rel_url.raw_path, owner, request[TICKET])
         if address is None:
             assert unknown is not None
             raise unknown
@@ -85,7 +85,7 @@ class AtomService:
         resources = Resources(self._namespace, urls)
         resource = resources.resource(address)
         if resource is not None and request.method == "PUT":
-            return await self._put(request, resource, claim, urls)
+            return await self._put(request, resource, grant, urls)
         if resource is not None and request.method == "DELETE":
             return await self._delete(request, resource)
         if request.method != "GET":
@@ -98,7 +98,7 @@ class AtomService:
         assert isinstance(address, NamespaceAddress)
         return _entry(resources.namespace_entry(), urls)
 
-    async def _put(self, request: web.Request, resource: Resource, claim: Claim, urls: UrlBuilder) -> web.Response:
+    async def _put(self, request: web.Request, resource: Resource, grant: Grant, urls: UrlBuilder) -> web.Response:
         """Create a resource, or with `If-Match` update it."""
         if isinstance(resource, RuleResource):
             request[RULE] = resource
@@ -115,7 +115,7 @@ class AtomService:
         if former is not None:
             _check_match(expected, etag_of(former))
         wanted = resource.read(description_of(parse(body)), former)
-        authorize_destinations(self._namespace, claim, wanted, former, request.headers, request[TICKET])
+        authorize_destinations(self._namespace, grant, wanted, former, request.headers, request[TICKET])
         if former is None:
             await resource.create(wanted)
         else:

@@ -1,7 +1,8 @@
-"""Access control: shared access keys, the tokens signed with them, and the claims of a connection.
+"""Access control: shared access keys, the tokens signed with them, and the grants of a connection.
 
-A claim has a path, the rights at that path, and the time when it expires. It covers everything below its path: an
-entity's sub-queues and `$management`, a topic's subscriptions.
+A grant has a path, the rights at that path, and the time when it expires. It covers everything below its path: an
+entity's sub-queues and `$management`, a topic's subscriptions. The texts of errors say "claim" for it,
+as the service's do.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def _is_same(known: str, shown: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Rights at a path and below it. `expires_at` is in Unix milliseconds; None: the claim never expires.
+class Grant:
+    """Rights at a path and below it. `expires_at` is in Unix milliseconds; None: the grant never expires.
 
     `owner` is the path of the entity whose own rule gives the rights; it is empty for a rule of the namespace. A rule
     of an entity gives no right to another entity, even if its name starts with the same segments.
@@ -74,12 +75,12 @@ class Claim:
         return self.rule.rpartition("/")[2]
 
     def allows(self, right: Right, entity: str | None) -> bool:
-        """Return whether the claim gives the right at a queue or topic whose path it covers; None: at the namespace."""
+        """Return whether the grant gives the right at a queue or topic whose path it covers; None: at the namespace."""
         return right in self.rights and (not self.owner or (entity is not None and self.owner == fold(entity)))
 
 
 class KeysWatcher(Protocol):
-    """A connection, whose claims depend on authorization rules."""
+    """A connection, whose grants depend on authorization rules."""
 
     def on_rules_changed(self, path: str) -> None:
         """The rules of the entity at a folded path have changed. The empty path is that of the namespace.
@@ -114,15 +115,15 @@ class Keys:
         for watcher in list(self.watchers):
             watcher.on_rules_changed(path)
 
-    def current(self, claim: Claim) -> Claim | None:
-        """Return the claim with the rights that its rule gives now; None if the rule or its key no longer exists."""
-        for rule in self._rules.get(claim.owner, ()):
-            if f"{claim.owner}/{rule.name}" == claim.rule and any(_is_same(key, claim.key) for key in rule.keys):
-                return claim if rule.rights == claim.rights else replace(claim, rights=rule.rights)
+    def current(self, grant: Grant) -> Grant | None:
+        """Return the grant with the rights that its rule gives now; None if the rule or its key no longer exists."""
+        for rule in self._rules.get(grant.owner, ()):
+            if f"{grant.owner}/{rule.name}" == grant.rule and any(_is_same(key, grant.key) for key in rule.keys):
+                return grant if rule.rights == grant.rights else replace(grant, rights=rule.rights)
         return None
 
-    def verify(self, token: str, audience: str, now: int, grace_ms: int = 0) -> Claim:
-        """Verify a token that a client sent for `audience`, and return its claim.
+    def verify(self, token: str, audience: str, now: int, grace_ms: int = 0) -> Grant:
+        """Verify a token that a client sent for `audience`, and return its grant.
 
         Raise InvalidToken if the token gives no right. `grace_ms`: how long a token is accepted after it has expired.
         """
@@ -153,12 +154,12 @@ class Keys:
             expired = datetime.fromtimestamp(expires_at / 1000, UTC).isoformat().replace("+00:00", "Z")
             raise InvalidToken(f"The token has expired: it was valid until {expired}.")
         owner, rule, key = self._signed_by(fields, path)
-        return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}", key)
+        return Grant(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}", key)
 
-    def claims_for(self, name: str, key: str) -> list[Claim]:
-        """Return the claims of a client that presents a rule's name and its key (SASL PLAIN)."""
+    def grants_for(self, name: str, key: str) -> list[Grant]:
+        """Return the grants of a client that presents a rule's name and its key (SASL PLAIN)."""
         return [
-            Claim(path, path, rule.rights, None, f"{path}/{rule.name}", key)
+            Grant(path, path, rule.rights, None, f"{path}/{rule.name}", key)
             for path, rules in self._rules.items()
             for rule in rules
             if rule.name == name and any(_is_same(known, key) for known in rule.keys)
@@ -180,77 +181,77 @@ class Keys:
         raise WrongKey("The token's signature does not match any key of that name.")
 
 
-class Claims:
-    """The claims of one connection, valid until it closes."""
+class Grants:
+    """The grants of one connection, valid until it closes."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, Claim] = {}
+        self._grants: dict[str, Grant] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._claims)
+        return bool(self._grants)
 
     @property
     def key_names(self) -> str:
         """The names of the first keys that the connection presented. For log lines."""
-        return ", ".join(sorted({claim.key_name for claim in islice(self._claims.values(), MAX_NAMED)}))
+        return ", ".join(sorted({grant.key_name for grant in islice(self._grants.values(), MAX_NAMED)}))
 
     @property
     def soonest_expiry(self) -> int | None:
-        return min((claim.expires_at for claim in self._claims.values() if claim.expires_at is not None), default=None)
+        return min((grant.expires_at for grant in self._grants.values() if grant.expires_at is not None), default=None)
 
-    def add(self, claim: Claim) -> None:
-        """Add a claim. It replaces an older one for the same path."""
-        if claim.path not in self._claims and len(self._claims) >= MAX_TOKENS:
+    def add(self, grant: Grant) -> None:
+        """Add a grant. It replaces an older one for the same path."""
+        if grant.path not in self._grants and len(self._grants) >= MAX_TOKENS:
             raise QuotaExceeded(f"The connection has sent {MAX_TOKENS} tokens; no more are allowed.")
-        self._claims[claim.path] = claim
+        self._grants[grant.path] = grant
 
     @property
     def has_lasting(self) -> bool:
-        """Whether a claim never expires. Such a claim comes from a key that the client presented at login."""
-        return any(claim.expires_at is None for claim in self._claims.values())
+        """Whether a grant never expires. Such a grant comes from a key that the client presented at login."""
+        return any(grant.expires_at is None for grant in self._grants.values())
 
-    def revise(self, path: str, current: Callable[[Claim], Claim | None]) -> list[str]:
-        """Update the claims of the rules at a path. Return the names of the rules that now give fewer rights."""
+    def revise(self, path: str, current: Callable[[Grant], Grant | None]) -> list[str]:
+        """Update the grants of the rules at a path. Return the names of the rules that now give fewer rights."""
         reduced: list[str] = []
-        for place, claim in list(self._claims.items()):
-            if claim.owner != path:
+        for place, grant in list(self._grants.items()):
+            if grant.owner != path:
                 continue
-            revised = current(claim)
+            revised = current(grant)
             if revised is None:
-                del self._claims[place]
+                del self._grants[place]
             else:
-                self._claims[place] = revised
-            if revised is None or not revised.rights >= claim.rights:
-                reduced.append(claim.key_name)
+                self._grants[place] = revised
+            if revised is None or not revised.rights >= grant.rights:
+                reduced.append(grant.key_name)
         return reduced
 
     def forget(self, by: int) -> None:
-        """Remove the claims that expire at or before the time `by`."""
-        for claim in list(self._claims.values()):
-            if claim.expires_at is not None and claim.expires_at <= by:
-                del self._claims[claim.path]
+        """Remove the grants that expire at or before the time `by`."""
+        for grant in list(self._grants.values()):
+            if grant.expires_at is not None and grant.expires_at <= by:
+                del self._grants[grant.path]
 
     def has(self, right: Right, now: int) -> bool:
-        """Return whether a claim gives the right to any entity."""
+        """Return whether a grant gives the right to any entity."""
         return any(
-            right in claim.rights and (claim.expires_at is None or claim.expires_at > now)
-            for claim in self._claims.values()
+            right in grant.rights and (grant.expires_at is None or grant.expires_at > now)
+            for grant in self._grants.values()
         )
 
-    def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
-        """Return the claim that gives `right` at `path`, which belongs to the queue or topic `entity`.
+    def check(self, path: str, entity: str, right: Right, now: int) -> Grant:
+        """Return the grant that gives `right` at `path`, which belongs to the queue or topic `entity`.
 
         Raise Unauthorized if there is none.
         """
         expired = False
         entity = fold(entity)
         for place in ancestors(fold(path)):
-            claim = self._claims.get(place)
-            if claim is None or claim.owner not in ("", entity):
+            grant = self._grants.get(place)
+            if grant is None or grant.owner not in ("", entity):
                 continue
-            if claim.expires_at is not None and claim.expires_at <= now:
+            if grant.expires_at is not None and grant.expires_at <= now:
                 expired = True
-            elif right in claim.rights:
-                return claim
+            elif right in grant.rights:
+                return grant
         reason = "the token has expired" if expired else f"'{right}' claim is required"
         raise Unauthorized(f"Unauthorized access to '{path}': {reason}.")

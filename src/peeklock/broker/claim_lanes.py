@@ -1,6 +1,6 @@
 """The lanes of a queue, in which claims search for active messages: its sessions, its priorities, or the whole queue.
 
-`claiming` searches the lanes in order. During a search the queue delivers no message that the claim may find.
+`claim_search` searches the lanes in order. During a search the queue delivers no message that the claim may find.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A claim as the broker and the store keep it: a name, an id, and runs of messages, by session in a session queue.
 
-This module has values and arithmetic on runs only. `claims` and `claiming` change claims.
+This module has values and arithmetic on runs only. `claims` and `claim_search` change claims.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The requests for claims of one entity, one at a time: queued for their turn, or waiting until messages arrive.
 
-It does not know how a request is served: `claiming` searches messages and commits the claim.
+It does not know how a request is served: `claim_search` searches messages and commits the claim.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside, without
 from peeklock.broker.claim_requests import Claimed, ClaimRequests, Request
-from peeklock.broker.claiming import ClaimHost, Claiming
+from peeklock.broker.claim_search import ClaimHost, ClaimSearch
 from peeklock.broker.errors import BrokerError, ClaimNameInUse, EntityNotFound, InvalidProperty, QuotaExceeded
 from peeklock.broker.reading import unreadable
 from peeklock.limits.broker import MAX_ALL_CLAIM_RANGES, MAX_CLAIMS
@@ -75,9 +75,9 @@ class Claims:
         self._endings: list[_Ending] = []
         """Endings whose commit is under way."""
         self._requests = ClaimRequests(host, machinery)
-        self._claiming = Claiming(host, machinery, self._requests, is_by_session)
-        self._claiming.on_staged = self._add
-        self._claiming.on_failed = self._on_failed
+        self._search = ClaimSearch(host, machinery, self._requests, is_by_session)
+        self._search.on_staged = self._add
+        self._search.on_failed = self._on_failed
 
     # --- for the entity ---
 
@@ -88,15 +88,15 @@ class Claims:
 
     def on_available(self) -> None:
         """Messages became active: new ones, or returned ones."""
-        self._claiming.on_available()
+        self._search.on_available()
 
     def covers(self, number: int) -> bool:
         """Return whether a claim that includes the message is being committed."""
-        return self._claiming.covers(number)
+        return self._search.covers(number)
 
     def on_damaged(self, number: int) -> None:
         """The store found a damaged message, which it no longer returns."""
-        self._claiming.on_damaged(number)
+        self._search.on_damaged(number)
         for ending in self._endings:
             if Coverage(ending.runs).has(number):
                 ending.damaged.append(number)
@@ -112,7 +112,7 @@ class Claims:
 
         All claims of a session have one name.
         """
-        return lane in self._lanes or self._claiming.is_reserved(lane)
+        return lane in self._lanes or self._search.is_reserved(lane)
 
     def close(self) -> None:
         """Remove all claims: the entity was deleted."""
@@ -167,7 +167,7 @@ class Claims:
             pending.holder = holder
         elif known is not None:
             known.when_unchanging(partial(self._answer_again, request, owner, holder))
-        elif len(self._claims) + self._claiming.pending >= MAX_CLAIMS:
+        elif len(self._claims) + self._search.pending >= MAX_CLAIMS:
             raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims and requests for them; no more are allowed.")
         elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_ALL_CLAIM_RANGES:
             raise QuotaExceeded(

@@ -24,8 +24,8 @@ Outcome = Callable[[Any, BrokerError | None], None]
 COMMITS_IN_FLIGHT = 2
 """One commit is being synced while the next one is ready to follow. More would only make each of them smaller."""
 
-HURRY_MESSAGES = 100
-"""With this many messages staged, `hurry` commits at once; fewer wait for other messages of the same turn."""
+MANY_MESSAGES = 100
+"""With this many messages staged, `commit_if_many` commits at once; fewer wait for other messages of the same turn."""
 
 
 Ends = tuple[int, int, int, int, int, int, int, int, int]
@@ -151,7 +151,7 @@ class Journal:
             self._scheduled = True
             self._call_soon(self.flush)
 
-    def hurry(self) -> None:
+    def commit_if_many(self) -> None:
         """Commit now if many messages are staged and few commits are under way.
 
         Called after a connection has handled the bytes that it read. The rest of the turn may read from many
@@ -159,7 +159,7 @@ class Journal:
         """
         if self._in_flight < COMMITS_IN_FLIGHT:
             staged = len(self.sends.changes.appends) + len(self.rest.changes.removals)
-            if staged >= HURRY_MESSAGES:
+            if staged >= MANY_MESSAGES:
                 self._commit_staged()
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from peeklock.broker.entity import Entity
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machinery:
     """The store, the journal, the clock and the other objects that all entities use."""
 

@@ -78,17 +78,17 @@ class Namespace:
         """Limits the work of message selectors."""
         self._store = store
         self._machinery = Machinery(
-            store,
-            self.journal,
-            self.agenda,
-            Budget(),
-            BodyKeys(),
-            call_soon,
-            lambda name: self._catalogue.destination(name),
-            LockTags(),
-            self.pace,
-            max_message_ids,
-            profile.max_message_bytes,
+            store=store,
+            journal=self.journal,
+            agenda=self.agenda,
+            budget=Budget(),
+            body_keys=BodyKeys(),
+            call_soon=call_soon,
+            find=lambda name: self._catalogue.destination(name),
+            tags=LockTags(),
+            pace=self.pace,
+            max_message_ids=max_message_ids,
+            max_message_bytes=profile.max_message_bytes,
         )
         idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
         self._catalogue = Catalogue(self._machinery, self.keys, idleness, highest_entity_id)

@@ -1,4 +1,4 @@
-"""Makes the node of a link from its address, its role and the claims of its connection."""
+"""Makes the node of a link from its address, its role and the grants of its connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_node(peer: Peer, link: Link) -> Node:
     attach = link.remote
     assert attach is not None
     if isinstance(link, Receiver) and isinstance(attach.target, Coordinator):
-        # No claim is required: one SDK declares before it sends its first token. All work requires links with claims.
+        # No grant is required: one SDK declares before it sends its first token. All work requires links with grants.
         return CoordinatorNode(peer, Address(path="$coordinator"), link)
     terminus = attach.source if isinstance(link, Sender) else attach.target
     if isinstance(link, Receiver) and _is_anonymous(terminus):
@@ -55,7 +55,7 @@ def _node_at(peer: Peer, link: Link, terminus: object) -> Node:
     if address.is_management:
         return _management_node(peer, address, link)
     right = Right.LISTEN if isinstance(link, Sender) else Right.SEND
-    peer.claims.check(address.entity, address.owner, right, peer.namespace.now())
+    peer.grants.check(address.entity, address.owner, right, peer.namespace.now())
     if isinstance(link, Sender):
         return _receiving_node(peer, address, link, terminus)
     return _sending_node(peer, address, _receiver(link))
@@ -101,7 +101,7 @@ def _address(link: Link, terminus: object) -> Address:
 
 
 def _management_node(peer: Peer, address: Address, link: Link) -> Node:
-    check_any_right(peer.claims, address, peer.namespace.now())
+    check_any_right(peer.grants, address, peer.namespace.now())
     peer.namespace.temporary.check_receiving(address.entity, peer)
     entity = peer.namespace.entity(address.entity)
     if isinstance(link, Sender):
@@ -123,7 +123,7 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     # Sending through one entity to another requires Send on both. In a transaction, the work counts for the entity of
     # the link (the first).
     final = parse_address(destination)
-    peer.claims.check(final.entity, final.owner, Right.SEND, peer.namespace.now())
+    peer.grants.check(final.entity, final.owner, Right.SEND, peer.namespace.now())
     target = peer.namespace.entity(final.entity)
     return SendingNode(peer, address, link, target, through=entity, destination=final)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.amqp.types import Symbol
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.nodes.claim_operations import CLAIMS
 from peeklock.nodes.relay import ANONYMOUS_RELAY
 
@@ -31,11 +31,11 @@ CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS, 
 
 def reserve_client_id(peer: Peer, opened: Open) -> Error | None:
     """Reserve the client id for a connection that asks for it; return an error if another connection has it."""
-    identity: list[Claim] = peer.connection.identity or []
+    identity: list[Grant] = peer.connection.identity or []
     if not identity or SOLE_CONNECTION not in (opened.desired_capabilities or ()):
         return None
     peer.connection.offered_capabilities.append(SOLE_CONNECTION)
-    key: ClientKey = ",".join(sorted(claim.rule for claim in identity)), str(opened.container_id)
+    key: ClientKey = ",".join(sorted(grant.rule for grant in identity)), str(opened.container_id)
     if key in peer.namespace.sole_containers:
         info: dict[Any, Any] = {Symbol("invalid-field"): Symbol("container-id")}
         description = f"The client id '{opened.container_id}' is in use by another connection."

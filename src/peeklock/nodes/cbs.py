@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class CbsNode(RequestNode):
-    """Answers `put-token` requests. Attaching to it requires no claim."""
+    """Answers `put-token` requests. Attaching to it requires no grant."""
 
     def answer(self, request: Request) -> None:
         try:
@@ -51,14 +51,14 @@ class CbsNode(RequestNode):
         peer = self.peer
         peer.logins.check_login()
         try:
-            claim = peer.namespace.keys.verify(_token(request), audience, peer.namespace.now())
+            grant = peer.namespace.keys.verify(_token(request), audience, peer.namespace.now())
         except WrongKey:
             peer.logins.login_failed()
             raise
         # After the token was verified, because clients without a valid token must not learn which entities exist.
         peer.namespace.check_audience(spelt_path(audience))
-        peer.add_claim(claim)
-        log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
+        peer.add_grant(grant)
+        log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": grant.path or "/"}})
 
 
 def _token(request: Message) -> str:

@@ -58,10 +58,10 @@ class DynamicNode(WaitingNode):
     def __init__(self, peer: Peer, link: Link, terminus: Source | Target, make: Callable[[], Node]) -> None:
         super().__init__(peer, Address(), link)
         self._make = make
-        claim = peer.claims.check("", "", Right.LISTEN, peer.namespace.now())
+        grant = peer.grants.check("", "", Right.LISTEN, peer.namespace.now())
         temporary = peer.namespace.temporary
         make_entity = temporary.make_topic if TEMPORARY_TOPIC in (terminus.capabilities or ()) else temporary.make_queue
-        make_entity(Owner(peer, claim.rule), self._made)
+        make_entity(Owner(peer, grant.rule), self._made)
 
     def _made(self, outcome: AnyEntity | BrokerError) -> None:
         if isinstance(outcome, BrokerError):

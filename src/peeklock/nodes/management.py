@@ -63,7 +63,7 @@ class ManagementNode(RequestNode):
             operation = _operation(properties.get("operation"), body)
             address = self.address
             try:
-                self.peer.claims.check(address.path, address.owner, operation.right, self.peer.namespace.now())
+                self.peer.grants.check(address.path, address.owner, operation.right, self.peer.namespace.now())
             except Unauthorized as denial:
                 self.peer.audit(operation.name, DENIED, address.entity, reason=str(denial))
                 raise

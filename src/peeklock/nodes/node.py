@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from peeklock.amqp.outcomes import Error, Rejected
-from peeklock.broker.access import Claims
+from peeklock.broker.access import Grants
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError, OperationNotAllowed, Unauthorized
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
@@ -30,13 +30,13 @@ class Node:
         self.address = address
 
     def check_rights(self, now: int) -> None:
-        """Raise Unauthorized if the connection no longer has a claim for the right that the link requires."""
+        """Raise Unauthorized if the connection no longer has a grant for the right that the link requires."""
         if self.address.is_management:
-            check_any_right(self.peer.claims, self.address, now)
+            check_any_right(self.peer.grants, self.address, now)
         elif self.needs is not None:
             for address in (self.address, self.destination):
                 if address is not None:
-                    self.peer.claims.check(address.entity, address.owner, self.needs, now)
+                    self.peer.grants.check(address.entity, address.owner, self.needs, now)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         raise OperationNotAllowed(f"'{self.address.path}' accepts no messages on this link.")
@@ -86,7 +86,7 @@ class Node:
             self.peer.detach(self._dependencies[0], failure)
 
 
-def check_any_right(claims: Claims, address: Address, now: int) -> None:
+def check_any_right(grants: Grants, address: Address, now: int) -> None:
     """Raise Unauthorized if the client has neither Listen nor Send on the entity, of which `$management` requires one.
 
     Each operation then checks its own right.
@@ -94,7 +94,7 @@ def check_any_right(claims: Claims, address: Address, now: int) -> None:
     for right in (Right.LISTEN, Right.SEND):
         try:
             # The path includes `$management`, because some clients send a token for that path only.
-            claims.check(address.path, address.owner, right, now)
+            grants.check(address.path, address.owner, right, now)
         except Unauthorized as failure:
             refusal = failure
         else:

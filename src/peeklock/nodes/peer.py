@@ -1,4 +1,4 @@
-"""The broker's side of one connection: its claims, and the node of each of its links.
+"""The broker's side of one connection: its grants, and the node of each of its links.
 
 It dispatches the events of the engine to the nodes. The server owns the sockets.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from peeklock.amqp.errors import AmqpError, Condition, EncodeError
 from peeklock.amqp.outcomes import Error
 from peeklock.amqp.performatives import Open
-from peeklock.broker.access import Claim, Claims
+from peeklock.broker.access import Grant, Grants
 from peeklock.broker.accounts import Account
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.audit import DENIED, Audit, AuditEvent
@@ -81,7 +81,7 @@ class Peer:
         self._audit = audit
         self.container_id = ""
         """The container-id of the client's open: the client id of JMS."""
-        self.claims = Claims()
+        self.grants = Grants()
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._on_memory_freed)
         """The memory of messages that are locked for the client, and of answers that await credit."""
@@ -92,9 +92,9 @@ class Peer:
         """Nodes whose `on_turn_ended` is called after all events of one read."""
         self._nodes: dict[Link, Node] = {}
         self._expiry: Appointment | None = None
-        """The appointment for the first expiry of a claim, or for the end of the grace of links that depend on it."""
+        """The appointment for the first expiry of a grant, or for the end of the grace of links that depend on it."""
         self._soonest: int | None = None
-        """The first expiry of a claim, in Unix time; None during the grace."""
+        """The first expiry of a grant, in Unix time; None during the grace."""
         self.close_connection: Callable[[Error], None] = connection.close
         """Closes the connection with an error."""
         self.client_key: ClientKey | None = None
@@ -144,7 +144,7 @@ class Peer:
             busy, self.busy = self.busy, []
             for node in busy:
                 node.on_turn_ended()
-        self.namespace.journal.hurry()
+        self.namespace.journal.commit_if_many()
 
     def failed(self, failure: Exception, node: Node) -> BrokerError:
         """Return the error to report to the client.
@@ -157,10 +157,10 @@ class Peer:
         log.error("a message failed", exc_info=failure, extra={"fields": fields})
         return BrokerError("The broker failed at this message; see its log.")
 
-    def add_claim(self, claim: Claim) -> None:
-        self._note_claim(claim)
-        if claim.expires_at is not None and (
-            self._expiry is None or (self._soonest is not None and claim.expires_at < self._soonest)
+    def add_grant(self, grant: Grant) -> None:
+        self._note_grant(grant)
+        if grant.expires_at is not None and (
+            self._expiry is None or (self._soonest is not None and grant.expires_at < self._soonest)
         ):
             self._expect_expiry()
 
@@ -168,7 +168,7 @@ class Peer:
         self, action: str, outcome: str, entity: str, *, client: str = "", count: int | None = None, reason: str = ""
     ) -> None:
         """Write an event of this client to the audit log."""
-        client = client or self.claims.key_names or self.container_id
+        client = client or self.grants.key_names or self.container_id
         self._audit.record(
             AuditEvent(
                 action=action,
@@ -184,7 +184,7 @@ class Peer:
     # --- changes of authorization rules ---
 
     def on_rules_changed(self, path: str) -> None:
-        names = self.claims.revise(path, self.namespace.keys.current)
+        names = self.grants.revise(path, self.namespace.keys.current)
         if not names:
             return
         reason = f"The authorization rule '{names[0]}' was changed or removed."
@@ -196,11 +196,11 @@ class Peer:
             self.close_connection(error_of(Unauthorized(reason)))
 
     def _lose_rights(self, reason: str, client: str) -> None:
-        """Detach links that no claim allows any more, after a loss of claims.
+        """Detach links that no grant allows any more, after a loss of grants.
 
         Close the connection if its login used a key of the rule.
         """
-        if self.connection.identity and not self.claims.has_lasting:
+        if self.connection.identity and not self.grants.has_lasting:
             error = error_of(Unauthorized(f"The login is no longer valid: {reason}"))
             self._log("connection closed", error)
             self.audit("login", DENIED, "", client=client, reason=reason)
@@ -269,10 +269,10 @@ class Peer:
     def _check_open(self, opened: Open) -> Error | None:
         return reserve_client_id(self, opened)
 
-    def _note_claim(self, claim: Claim) -> None:
-        self.claims.add(claim)
-        self.transactions.memory.join(claim.rule)
-        self.held.join(claim.rule)
+    def _note_grant(self, grant: Grant) -> None:
+        self.grants.add(grant)
+        self.transactions.memory.join(grant.rule)
+        self.held.join(grant.rule)
 
     def _on_memory_freed(self) -> None:
         """The account has room for locked messages and answers again."""
@@ -308,18 +308,18 @@ class Peer:
             self._log("connection closed", event.error)
             self.on_closed()
 
-    def _log_in(self, identity: list[Claim]) -> None:
-        """Add the claims of the SASL exchange whose rules still exist."""
-        for claim in identity:
-            current = self.namespace.keys.current(claim)
+    def _log_in(self, identity: list[Grant]) -> None:
+        """Add the grants of the SASL exchange whose rules still exist."""
+        for grant in identity:
+            current = self.namespace.keys.current(grant)
             if current is not None:
-                self._note_claim(current)
-        if identity and not self.claims.has_lasting:
+                self._note_grant(current)
+        if identity and not self.grants.has_lasting:
             self._lose_rights("The authorization rule was changed or removed.", identity[0].key_name)
 
     def _attach(self, link: Link) -> None:
         def make() -> Node:
-            if len(self._nodes) >= (MAX_LINKS if self.claims else MAX_UNAUTHENTICATED_LINKS):
+            if len(self._nodes) >= (MAX_LINKS if self.grants else MAX_UNAUTHENTICATED_LINKS):
                 raise QuotaExceeded(f"The connection has {len(self._nodes)} links; no more are allowed.")
             return make_node(self, link)
 
@@ -354,11 +354,11 @@ class Peer:
         self.wake()
 
     def _expect_expiry(self) -> None:
-        """Make the appointment for the claim that expires first."""
+        """Make the appointment for the grant that expires first."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        self._soonest = soonest = self.claims.soonest_expiry
+        self._soonest = soonest = self.grants.soonest_expiry
         if soonest is not None:
             agenda = self.namespace.agenda
             expected = agenda.monotonic() + soonest - agenda.now()
@@ -369,10 +369,10 @@ class Peer:
         agenda = self.namespace.agenda
         late = agenda.monotonic() - expected
         self._soonest = None
-        self._expiry = agenda.after(EXPIRY_GRACE_MS - (late if 0 <= late < EXPIRY_GRACE_MS else 0), self._check_claims)
+        self._expiry = agenda.after(EXPIRY_GRACE_MS - (late if 0 <= late < EXPIRY_GRACE_MS else 0), self._check_grants)
 
-    def _check_claims(self) -> None:
-        """Detach the links that no claim allows any more, after a token has expired."""
+    def _check_grants(self) -> None:
+        """Detach the links that no grant allows any more, after a token has expired."""
         for link, node in list(self._nodes.items()):
             if node.address.is_management:
                 continue  # each request is checked, and the client may send a new token before the next request
@@ -380,7 +380,7 @@ class Peer:
                 node.check_rights(self.namespace.now())
             except Unauthorized as failure:
                 self.detach(link, failure)
-        self.claims.forget(self.namespace.now() - EXPIRY_GRACE_MS)
+        self.grants.forget(self.namespace.now() - EXPIRY_GRACE_MS)
         self._expect_expiry()
 
     def _run_detach_actions(self, link: Link) -> None:

@@ -47,7 +47,7 @@ class RelayNode(Sending):
 
     def check_rights(self, now: int) -> None:
         """Raise Unauthorized if the connection may not send to any entity."""
-        if not self.peer.claims.has(Right.SEND, now):
+        if not self.peer.grants.has(Right.SEND, now):
             raise Unauthorized("Unauthorized access: a 'Send' claim is required to send without a target.")
 
     def _send_all(self, deliveries: list[IncomingDelivery]) -> None:
@@ -79,7 +79,7 @@ class RelayNode(Sending):
         """Make an address the destination of the next sends. Raise BrokerError if a link to it would be refused."""
         address = parse_address(name)
         try:
-            self.peer.claims.check(address.entity, address.owner, Right.SEND, self.peer.namespace.now())
+            self.peer.grants.check(address.entity, address.owner, Right.SEND, self.peer.namespace.now())
         except Unauthorized as failure:
             self.peer.audit("send", DENIED, address.path, reason=str(failure))
             raise

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from peeklock.amqp.termini import Source
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.audit import FAILED, OK
 from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.errors import (
@@ -108,7 +108,7 @@ def unsubscribing_node(peer: Peer, link: Sender) -> Node:
     scoped = _scoped_name(name, "" if is_global else peer.container_id, durable=True)
     now = peer.namespace.now()
     for topic, subscription in _named(peer, scoped):
-        peer.claims.check(topic.path, topic.path, Right.MANAGE, now)
+        peer.grants.check(topic.path, topic.path, Right.MANAGE, now)
         if _is_active(subscription):
             raise SubscriptionInUse(f"The subscription '{subscription.path}' has a consumer.")
         return UnsubscribingNode(peer, link, topic, subscription)
@@ -216,17 +216,17 @@ class ConsumerNode(WaitingNode):
             temporary=not wanted.durable,
             **namespace.profile.defaults_for(SubscriptionDefinition),
         )
-        claim = self._check_manage(topic)
+        grant = self._check_manage(topic)
         if wanted.durable:
             definition = replace(definition, auto_delete_on_idle_ms=_idle_limit(self.peer))
             created = partial(self._changed, CREATE, wanted.path)
             namespace.administration.create_subscription(topic.path, definition, created)
         else:
-            namespace.temporary.make_subscription(Owner(self.peer, claim.rule), topic.path, definition, self._made)
+            namespace.temporary.make_subscription(Owner(self.peer, grant.rule), topic.path, definition, self._made)
 
-    def _check_manage(self, topic: Topic) -> Claim:
+    def _check_manage(self, topic: Topic) -> Grant:
         right = Right.LISTEN if topic.definition.temporary else Right.MANAGE
-        return self.peer.claims.check(topic.path, topic.path, right, self.peer.namespace.now())
+        return self.peer.grants.check(topic.path, topic.path, right, self.peer.namespace.now())
 
     def _changed(self, action: str, path: str, error: BrokerError | None) -> None:
         self.peer.audit(action, OK if error is None else FAILED, path, reason="" if error is None else str(error))
@@ -267,7 +267,7 @@ class UnsubscribingNode(Node):
         path = self._subscription.path
         self._is_deleting = True
         try:
-            self.peer.claims.check(self.address.owner, self.address.owner, Right.MANAGE, self.peer.namespace.now())
+            self.peer.grants.check(self.address.owner, self.address.owner, Right.MANAGE, self.peer.namespace.now())
             if _is_active(self._subscription):
                 raise SubscriptionInUse(f"The subscription '{path}' has a consumer.")
             self.peer.namespace.administration.delete(self._subscription, self._deleted)
@@ -342,7 +342,7 @@ def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:
         if subscription is None:
             continue
         try:
-            peer.claims.check(topic.path, topic.path, Right.LISTEN, now)
+            peer.grants.check(topic.path, topic.path, Right.LISTEN, now)
         except Unauthorized:
             continue  # the client has no right to this topic, and must not learn of its subscriptions
         yield topic, subscription

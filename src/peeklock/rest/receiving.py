@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.locks import Lock
@@ -36,12 +36,12 @@ class Receive:
     """One receive. It is a consumer of the queue, for one message, and a watcher of the entity and its rules."""
 
     def __init__(
-        self, namespace: Namespace, queue: Queue, claim: Claim, usage: RuleUsage, *, deletes: bool, timeout_ms: int
+        self, namespace: Namespace, queue: Queue, grant: Grant, usage: RuleUsage, *, deletes: bool, timeout_ms: int
     ) -> None:
         self.deletes = deletes
         self._namespace = namespace
         self._queue = queue
-        self._claim = claim
+        self._grant = grant
         self._usage = usage
         self._timeout_ms = timeout_ms
         self._is_over = False
@@ -140,10 +140,10 @@ class Receive:
 
     def on_rules_changed(self, path: str) -> None:
         """End the receive if the client's authorization rule was removed or no longer gives the right Listen."""
-        if path == self._claim.owner:
-            current = self._namespace.keys.current(self._claim)
+        if path == self._grant.owner:
+            current = self._namespace.keys.current(self._grant)
             if current is None or Right.LISTEN not in current.rights:
-                why = f"the authorization rule '{self._claim.key_name}' was changed or removed"
+                why = f"the authorization rule '{self._grant.key_name}' was changed or removed"
                 self.end(Unauthorized(f"Unauthorized access to '{self._queue.path}': {why}."))
 
     # --- inside ---
@@ -153,8 +153,8 @@ class Receive:
         self._queue.watch(self)
         self._namespace.keys.watchers.add(self)
         wait_ms, failure = self._timeout_ms or AT_ONCE_MS, None
-        if self._claim.expires_at is not None:
-            left_ms = max(0, self._claim.expires_at + HTTP_GRACE_MS - self._namespace.now())
+        if self._grant.expires_at is not None:
+            left_ms = max(0, self._grant.expires_at + HTTP_GRACE_MS - self._namespace.now())
             if left_ms < wait_ms:
                 wait_ms, failure = left_ms, InvalidToken("The token expired while the request was waiting.")
         self._timer = self._namespace.agenda.after(wait_ms, lambda: self.end(failure))

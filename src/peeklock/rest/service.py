@@ -15,7 +15,7 @@ from uuid import UUID
 
 from aiohttp import HttpVersion11, web
 
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.bare_message import message_id_of
 from peeklock.broker.errors import (
     BrokerError,
@@ -113,24 +113,24 @@ class RestService:
 
     async def _answer(self, request: web.Request, parsed: MessageRequest) -> web.StreamResponse:
         token = request.headers.get("Authorization", "")
-        claim = verify_token(self._namespace, token, request.rel_url.raw_path, request[TICKET])
-        if not claim.allows(parsed.right, parsed.owner):
+        grant = verify_token(self._namespace, token, request.rel_url.raw_path, request[TICKET])
+        if not grant.allows(parsed.right, parsed.owner):
             raise Unauthorized(f"Unauthorized access to '{parsed.entity}': '{parsed.right}' claim is required.")
         match parsed.action:
             case Action.SEND:
-                return await self._send(request, parsed, claim)
+                return await self._send(request, parsed, grant)
             case Action.PEEK_LOCK | Action.RECEIVE_AND_DELETE:
-                return await self._receive(request, parsed, claim)
+                return await self._receive(request, parsed, grant)
             case _:
-                return await self._settle(request, parsed, claim)
+                return await self._settle(request, parsed, grant)
 
     # --- sending ---
 
-    async def _send(self, request: web.Request, parsed: MessageRequest, claim: Claim) -> web.Response:
+    async def _send(self, request: web.Request, parsed: MessageRequest, grant: Grant) -> web.Response:
         entity = self._namespace.entity(parsed.entity)
         entity.check_sending()
         limit, wants_session = entity.max_message_bytes, entity.reads_session_ids
-        with self._usage.count_body(claim.rule) as body:
+        with self._usage.count_body(grant.rule) as body:
             if request.content_type.lower() == BATCH_TYPE:
                 text = await _read_body(request, min(limit, MAX_REST_BATCH_BYTES), body)
                 messages = read_batch(text, limit, wants_session)
@@ -151,16 +151,16 @@ class RestService:
 
     # --- receiving ---
 
-    async def _receive(self, request: web.Request, parsed: MessageRequest, claim: Claim) -> web.StreamResponse:
+    async def _receive(self, request: web.Request, parsed: MessageRequest, grant: Grant) -> web.StreamResponse:
         queue = self._queue(parsed)
         queue.check_receiving()
         timeout_ms = _timeout(request)
-        with self._usage.count_body(claim.rule) as body:
+        with self._usage.count_body(grant.rule) as body:
             await _read_body(request, MAX_EMPTY_BODY, body)
-        usage = self._usage.of(claim.rule)
+        usage = self._usage.of(grant.rule)
         usage.check_memory()
         deletes = parsed.action is Action.RECEIVE_AND_DELETE
-        receive = Receive(self._namespace, queue, claim, usage, deletes=deletes, timeout_ms=timeout_ms)
+        receive = Receive(self._namespace, queue, grant, usage, deletes=deletes, timeout_ms=timeout_ms)
         with request[WAITS].registered(request, receive.end):
             received = await receive.message()
         if received is None:
@@ -192,9 +192,9 @@ class RestService:
 
     # --- settling ---
 
-    async def _settle(self, request: web.Request, parsed: MessageRequest, claim: Claim) -> web.Response:
+    async def _settle(self, request: web.Request, parsed: MessageRequest, grant: Grant) -> web.Response:
         queue = self._queue(parsed)
-        with self._usage.count_body(claim.rule) as body:
+        with self._usage.count_body(grant.rule) as body:
             await _read_body(request, MAX_EMPTY_BODY, body)
         lock = _lock(queue, parsed)
         if parsed.action is Action.RENEW_LOCK:

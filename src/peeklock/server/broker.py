@@ -210,20 +210,20 @@ class Broker:
             administer, messaging = self.options.administration, self.options.messaging
             self._http = HttpService(
                 self.namespace,
-                self.shells.add,
-                self.shells.discard,
-                limits,
-                BrowserGuard(
+                on_made=self.shells.add,
+                on_lost=self.shells.discard,
+                limits=limits,
+                guard=BrowserGuard(
                     self.options.host,
                     allowed_hosts=self.options.allowed_hosts,
                     allowed_origins=self.options.allowed_origins,
                     insecure_default_key=self.options.insecure_default_key,
                 ),
-                self.options.require_tls,
-                self.audit,
-                {"/health": health.answer, "/metrics": metrics_page.answer},
-                None if administer is None else administer(self.namespace),
-                None if messaging is None else messaging(self.namespace),
+                require_tls=self.options.require_tls,
+                audit=self.audit,
+                pages={"/health": health.answer, "/metrics": metrics_page.answer},
+                administration=None if administer is None else administer(self.namespace),
+                messaging=None if messaging is None else messaging(self.namespace),
             )
             await self._http.start()
         except BaseException:

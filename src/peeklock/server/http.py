@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
 
-from peeklock.broker.access import Claim, key_name_of
+from peeklock.broker.access import Grant, key_name_of
 from peeklock.broker.audit import DENIED, Audit, AuditEvent
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, WrongKey
 from peeklock.broker.namespace import Namespace
@@ -67,8 +67,8 @@ class Messaging(Protocol):
     async def handle(self, request: web.Request) -> web.StreamResponse: ...
 
 
-def verify_token(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
-    """Return the claim of a token for a path. BrokerError if it is invalid or logins from the address are refused."""
+def verify_token(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Grant:
+    """Return the grant of a token for a path. BrokerError if it is invalid or logins from the address are refused."""
     if not token:
         raise Unauthorized("The request has no token: a shared access signature is required.")
     if token[:7].lower() == "bearer ":
@@ -114,6 +114,7 @@ class HttpService:
     def __init__(
         self,
         namespace: Namespace,
+        *,
         on_made: Callable[[Shell], None],
         on_lost: Callable[[Shell], None],
         limits: Limits,
@@ -223,10 +224,10 @@ class HttpService:
             return None
         try:
             token = request.headers.get("Authorization", "")
-            claim = verify_token(self._namespace, token, request.rel_url.raw_path, ticket)
+            grant = verify_token(self._namespace, token, request.rel_url.raw_path, ticket)
         except BrokerError:
-            claim = None
-        if claim is not None and Right.MANAGE in claim.rights:
+            grant = None
+        if grant is not None and Right.MANAGE in grant.rights:
             ticket.mark_key_shown()
             return None
         if request.path == "/health":

@@ -149,8 +149,8 @@ class MetricsPage:
         return "\n".join(lines) + "\n"
 
     def _authorize(self, request: web.Request) -> None:
-        claim = verify_token(self._namespace, request.headers.get("Authorization", ""), request.path, request[TICKET])
-        if claim.owner or Right.LISTEN not in claim.rights:
+        grant = verify_token(self._namespace, request.headers.get("Authorization", ""), request.path, request[TICKET])
+        if grant.owner or Right.LISTEN not in grant.rights:
             raise Unauthorized(f"'{Right.LISTEN}' claim of the namespace is required.")
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, cast
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Grant
 from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import TooManyFailedLogins
 from peeklock.broker.namespace import Namespace
@@ -124,7 +124,7 @@ class Shell:
 
         Returns whether the client is still unauthenticated, so that counting must continue.
         """
-        if self._is_lost or self.peer.claims:
+        if self._is_lost or self.peer.grants:
             self._is_authenticated = True
             self._ticket.unauthenticated.forget(self)
         else:
@@ -285,15 +285,15 @@ class Shell:
     def _check_handshake(self) -> None:
         if not self.connection.opened:
             reason = "the connection was not opened in time"
-        elif not self.peer.claims:
+        elif not self.peer.grants:
             reason = "no token or key was shown in time"
         else:
             return
         log.warning("connection dropped", extra={"fields": {"peer": self.peer.name, "reason": reason}})
         self.close(Error(condition=Condition.UNAUTHORIZED_ACCESS, description=f"{reason}."))
 
-    def _authenticate(self, mechanism: str, response: bytes) -> list[Claim] | None:
-        """Return the claims of a SASL response, or None to refuse it. Anonymous clients get claims through `$cbs`."""
+    def _authenticate(self, mechanism: str, response: bytes) -> list[Grant] | None:
+        """Return the grants of a SASL response, or None to refuse it. Anonymous clients get grants through `$cbs`."""
         if mechanism in ("ANONYMOUS", "MSSBCBS"):
             return []
         user = ""
@@ -307,9 +307,9 @@ class Shell:
             else:
                 try:
                     self._ticket.check_login()
-                    claims = self._namespace.keys.claims_for(user, key)
-                    if claims:
-                        return claims
+                    grants = self._namespace.keys.grants_for(user, key)
+                    if grants:
+                        return grants
                     reason = "no key of that name matches"
                     self._ticket.login_failed()
                 except TooManyFailedLogins as failure:

@@ -97,7 +97,7 @@ def _first(run: Run) -> int:
     return run.first
 
 
-class Claiming:
+class ClaimSearch:
     """Makes the claims of one entity."""
 
     def __init__(self, host: ClaimHost, machinery: Machinery, requests: ClaimRequests, is_by_session: bool) -> None:
