@@ -41,7 +41,8 @@ class Clocks:
         self.path = folder / "found"
         """The first folder on the module path of Spark's workers: it has the data source with clocks."""
         self.path.mkdir()
-        (self.path / "pyspark_servicebus.py").write_text("from tools.bench.clocks import ClockedSource as DefaultSource\n")
+        source = "from tools.bench.clocks import ClockedSource as DefaultSource\n"
+        (self.path / "pyspark_servicebus.py").write_text(source)
 
     def start(self) -> None:
         """Add clocks in this process: to the sink, and to the settling after the end."""
