@@ -83,7 +83,8 @@ class Unfit(Exception):
 class Columns:
     """The wanted columns of `count` messages; a column that is not wanted is None.
 
-    With `checks` all text is checked and no form of a head is assumed: slower, and the first invalid message is found. With `keeps_unreadable` the bytes of a bad message become its body; without, it is an UnreadableMessage.
+    With `checks` all text is checked and no form of a head is assumed: slower, and the first invalid message is found.
+    With `keeps_unreadable` the bytes of an invalid message become its body; without, it is an UnreadableMessage.
     """
 
     def __init__(

@@ -57,8 +57,8 @@ def compact(
 ) -> Compacted:
     """Merge the small files of each partition, and delete files that were replaced longer than `keep_ms` ago.
 
-    It may run at the same time as captures and other compactions, and may be killed at any time. If `stopping` is set, it ends after
-    the current merge.
+    It may run at the same time as captures and other compactions, and may be killed at any time. If `stopping` is set,
+    it ends after the current merge.
     """
     lake = Lake(spark, folder, SCHEMA_VERSION)
     removed = lake.clean(keep_ms)
