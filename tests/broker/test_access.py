@@ -102,7 +102,7 @@ SPELLINGS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("sdk", SPELLINGS)
-def test_a_token_is_understood_however_it_is_spelt(keys: Keys, sdk: str) -> None:
+def test_a_token_is_accepted_in_every_spelling(keys: Keys, sdk: str) -> None:
     audience, text = SPELLINGS[sdk]
     grant = keys.verify(text, audience, NOW)
     assert grant.path == resource_path(audience)
@@ -156,7 +156,7 @@ def test_an_entity_s_own_rule_goes_before_one_of_the_namespace_with_the_same_nam
     assert keys.verify(token("orders", SENDER, key="other"), "orders", NOW).rights == {Right.LISTEN}
 
 
-def test_a_rule_that_was_taken_away_is_unknown(keys: Keys) -> None:
+def test_a_removed_rule_is_unknown(keys: Keys) -> None:
     keys.set("orders", ())
     assert "signature" in refusal(keys, token("orders", SENDER), "orders")
 
@@ -189,7 +189,7 @@ def test_a_token_holds_until_its_second(keys: Keys) -> None:
     assert "expired" in refusal(keys, text, "orders", NOW + 1000)
 
 
-def test_a_refusal_says_when_the_token_expired(keys: Keys) -> None:
+def test_the_error_for_an_expired_token_has_its_expiry(keys: Keys) -> None:
     said = refusal(keys, token("orders", expiry=1_700_000_000), "orders")
     assert said == "The token has expired: it was valid until 2023-11-14T22:13:20Z."
 
@@ -230,7 +230,7 @@ def test_an_expiry_that_is_no_number_is_refused(keys: Keys, expiry: str) -> None
         "\0",
     ],
 )
-def test_what_is_no_token_is_refused(keys: Keys, text: str) -> None:
+def test_a_malformed_token_is_refused(keys: Keys, text: str) -> None:
     refusal(keys, text)
 
 
@@ -243,7 +243,7 @@ def test_a_token_of_an_identity_provider_is_refused_with_advice(keys: Keys) -> N
     assert "shared access key" in refusal(keys, "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9.c2lnbmF0dXJl")
 
 
-def test_what_is_too_long_is_refused_before_it_is_looked_at(keys: Keys) -> None:
+def test_a_token_that_is_too_long_is_refused_before_it_is_parsed(keys: Keys) -> None:
     assert "at most" in refusal(keys, token("orders") + "&x=" + "y" * 20_000, "orders")
     assert "at most" in refusal(keys, token("orders"), "sb://host/" + "x" * 5000)
 
@@ -317,7 +317,7 @@ def test_a_right_that_the_grant_does_not_give_is_missed() -> None:
         grants.check("orders", "orders", Right.LISTEN, NOW)
 
 
-def test_an_entity_s_rule_says_nothing_of_an_entity_whose_name_starts_with_the_same_segment(keys: Keys) -> None:
+def test_an_entitys_rule_gives_no_right_to_an_entity_with_the_same_first_segment(keys: Keys) -> None:
     grants = Grants()
     grants.add(keys.verify(token("orders/in", SENDER), "sb://host/orders/in", NOW))
     with pytest.raises(Unauthorized):

@@ -102,7 +102,7 @@ def rows(world: World) -> dict[str, int]:
 # --- creating ---
 
 
-def test_what_is_created_is_there_at_once_and_after_a_restart(store: Any) -> None:
+def test_a_created_entity_exists_at_once_and_after_a_restart(store: Any) -> None:
     world = start(store=store)
     create(world, queue("Orders", max_delivery_count=3), topic("News"))
     subscribe(world, "news", subscription("All", lock_duration_ms=10 * SECOND))
@@ -173,7 +173,7 @@ def test_nothing_is_there_that_could_not_be_stored() -> None:
     world.check()
 
 
-def test_keys_of_what_is_created_are_known_until_it_is_deleted() -> None:
+def test_keys_of_an_entity_are_valid_until_it_is_deleted() -> None:
     world = start()
     rule = AuthorizationRule(name="sender", primary_key="k", rights=frozenset({Right.SEND}))
     create(world, queue(authorization_rules=(rule,)))
@@ -190,7 +190,7 @@ def test_keys_of_what_is_created_are_known_until_it_is_deleted() -> None:
 # --- looking ---
 
 
-def test_lists_are_in_the_order_of_names_whatever_their_case() -> None:
+def test_lists_are_ordered_by_name_case_insensitively() -> None:
     names = ["b", "C", "a", "D"]
     world = start(*(queue(name) for name in names), *(topic(f"t{name}", *names) for name in names))
     administration = world.administration
@@ -247,7 +247,7 @@ def test_a_name_is_given_once_to_a_subscription_and_to_a_rule() -> None:
     subscribe(world, "u", subscription("a"))
 
 
-def test_what_is_not_there_is_neither_updated_nor_deleted() -> None:
+def test_an_unknown_entity_can_neither_be_updated_nor_deleted() -> None:
     world = start(queue(), topic("t", "a"))
     administration = world.administration
     for change, arguments in (
@@ -514,7 +514,7 @@ def test_an_update_takes_effect_and_survives_a_restart(store: Any) -> None:
     assert world.bodies("q/$DeadLetterQueue") == ["one"]
 
 
-def test_an_update_of_a_topic_or_subscription_leaves_what_belongs_to_it() -> None:
+def test_an_update_of_a_topic_or_subscription_keeps_its_subscriptions_and_messages() -> None:
     world = start(topic("t", subscription("a", sql("r", "x=1"))))
     administration = world.administration
     assert world.administer(administration.update_topic, topic("t", user_metadata="x")) is None
@@ -524,7 +524,7 @@ def test_an_update_of_a_topic_or_subscription_leaves_what_belongs_to_it() -> Non
     assert [rule.name for rule in administration.rules("t", "a")] == ["r"]
 
 
-def test_an_update_that_could_not_be_stored_is_not_in_force() -> None:
+def test_an_update_that_could_not_be_stored_has_no_effect() -> None:
     store = FlakyStore()
     world = start(queue(), topic("t", "a"), store=store)
     before = world.runtime().updated_at
@@ -690,7 +690,7 @@ def test_deleting_an_entity_removes_its_messages_and_sub_queues(store: Any) -> N
     world.check()
 
 
-def test_a_deleted_subscription_leaves_the_others(store: Any) -> None:
+def test_deleting_a_subscription_does_not_affect_other_subscriptions(store: Any) -> None:
     world = start(topic("t", "a", "b"), store=store)
     world.send("x" * 1000, to="t")
     delete(world, "t/Subscriptions/a")
@@ -700,7 +700,7 @@ def test_a_deleted_subscription_leaves_the_others(store: Any) -> None:
     world.check()
 
 
-def test_whoever_stands_at_an_entity_hears_that_it_is_gone() -> None:
+def test_attached_links_are_notified_of_the_deletion_of_their_entity() -> None:
     world = start(queue(), topic("t", "a"))
     places = ("q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue", "t", "t/Subscriptions/a")
     links = [AttachedLink(world.namespace.entity(path)) for path in places]
@@ -964,7 +964,7 @@ def test_what_was_left_alone_meanwhile_is_taken_up_when_the_deletion_fails() -> 
     world.check()
 
 
-def test_whoever_waits_is_served_when_the_deletion_fails() -> None:
+def test_waiting_receivers_are_served_when_the_deletion_fails() -> None:
     store = FlakyStore()
     world = start(queue(), store=store)
     world.send("one")
@@ -1041,7 +1041,7 @@ def test_a_session_is_lost_with_its_queue() -> None:
     world.check()
 
 
-def test_whoever_waits_for_a_settlement_of_a_session_hears_that_the_queue_is_gone() -> None:
+def test_a_pending_session_settlement_fails_when_the_queue_is_deleted() -> None:
     store = FlakyStore()
     world = start(queue("other"), session_queue("q"), store=store)
     world.send("1", session_id="x")
@@ -1109,7 +1109,7 @@ def test_a_deferred_message_that_expired_is_not_fetched_from_what_is_being_delet
     world.check()
 
 
-def test_a_transaction_with_what_was_deleted_is_rolled_back() -> None:
+def test_a_transaction_with_a_deleted_entity_is_rolled_back() -> None:
     world = start(queue("other"), queue())
     world.send("one")
     transactions = Transactions(world.namespace.journal, world.namespace.agenda)
@@ -1137,7 +1137,7 @@ def test_a_transaction_with_what_was_deleted_is_rolled_back() -> None:
     world.check()
 
 
-def test_receiving_and_deleting_goes_on_beside_a_deletion() -> None:
+def test_receive_and_delete_continues_during_a_deletion() -> None:
     store = FlakyStore()
     world = start(queue("other"), queue(), store=store)
     world.send("one", "two")

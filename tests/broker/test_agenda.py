@@ -22,7 +22,7 @@ def test_nothing_is_due_at_first(agenda: Agenda) -> None:
     agenda.run()
 
 
-def test_what_is_due_is_done_in_the_order_of_time_and_then_of_arrival(agenda: Agenda, clock: ManualClock) -> None:
+def test_due_actions_run_in_the_order_of_time_and_then_of_arrival(agenda: Agenda, clock: ManualClock) -> None:
     done: list[str] = []
     agenda.at(1030, lambda: done.append("third"))
     agenda.at(1010, lambda: done.append("first"))
@@ -43,7 +43,7 @@ def test_nothing_is_done_twice(agenda: Agenda, clock: ManualClock) -> None:
     assert done == [1]
 
 
-def test_what_was_cancelled_is_not_done_and_not_waited_for(agenda: Agenda, clock: ManualClock) -> None:
+def test_a_cancelled_action_is_not_run_and_not_awaited(agenda: Agenda, clock: ManualClock) -> None:
     done: list[str] = []
     agenda.at(1010, lambda: done.append("cancelled")).cancel()
     agenda.at(1020, lambda: done.append("kept"))
@@ -62,7 +62,7 @@ def test_cancelling_twice_or_too_late_does_nothing(agenda: Agenda) -> None:
     assert done == [1]
 
 
-def test_what_an_action_adds_for_now_is_done_in_the_same_run(agenda: Agenda) -> None:
+def test_an_action_added_for_now_runs_in_the_same_run(agenda: Agenda) -> None:
     done: list[str] = []
 
     def first() -> None:
@@ -98,7 +98,7 @@ def test_an_action_that_fails_stops_no_other(agenda: Agenda, caplog: pytest.LogC
     assert "an entity in trouble" in caplog.text
 
 
-def test_the_owner_hears_of_what_is_due_earlier_than_all_else(agenda: Agenda) -> None:
+def test_the_owner_is_notified_of_an_earlier_next_action(agenda: Agenda) -> None:
     heard: list[int | None] = []
     agenda.on_earlier = lambda: heard.append(agenda.next_due)
     agenda.at(1050, lambda: None)
@@ -121,7 +121,7 @@ def test_the_system_clock_counts_milliseconds_since_1970() -> None:
     assert 1_700_000_000_000 < system_clock.now() < 5_000_000_000_000
 
 
-def test_a_manual_clock_starts_now_and_stands_still() -> None:
+def test_a_manual_clock_starts_at_the_present_and_does_not_advance() -> None:
     clock = ManualClock()
     assert clock() == clock()
     assert abs(clock() - system_clock.now()) < 60_000

@@ -113,14 +113,14 @@ class Bench:
         self.failed += 1
 
 
-def test_new_messages_are_taken_in_order_without_asking_the_store() -> None:
+def test_new_messages_are_delivered_in_order_without_reading_the_store() -> None:
     bench = Bench()
     bench.arrive(3)
     assert [bench.take() for _ in range(4)] == [1, 2, 3, None]
     assert bench.store.reads == []
 
 
-def test_what_the_store_had_at_the_start_is_read_in_pages_that_grow() -> None:
+def test_stored_messages_are_read_at_the_start_in_growing_pages() -> None:
     bench = Bench(stored=3 * PAGE_MESSAGES + 10)
     assert bench.take() is None
     assert bench.backlog.loading
@@ -146,7 +146,7 @@ def test_an_entity_with_nothing_active_is_not_read() -> None:
     assert store.reads == []
 
 
-def test_the_next_page_is_asked_for_before_the_window_runs_out() -> None:
+def test_the_next_page_is_requested_before_the_window_is_empty() -> None:
     bench = Bench(stored=10 * PAGE_MESSAGES)
     bench.take()
     bench.store.answer()
@@ -160,7 +160,7 @@ def test_the_next_page_is_asked_for_before_the_window_runs_out() -> None:
     assert len(bench.store.reads) == 1
 
 
-def test_only_one_page_is_asked_for_at_a_time() -> None:
+def test_only_one_page_is_requested_at_a_time() -> None:
     bench = Bench(stored=10 * PAGE_MESSAGES)
     for _ in range(5):
         assert bench.take() is None
@@ -177,7 +177,7 @@ def test_messages_that_arrive_while_a_page_is_on_its_way_come_once_and_in_order(
     assert bench.drain() == list(range(1, 151))
 
 
-def test_a_message_that_comes_back_goes_before_those_with_higher_numbers() -> None:
+def test_a_returned_message_precedes_messages_with_higher_numbers() -> None:
     bench = Bench()
     bench.arrive(5)
     first, second = bench.backlog.take(), bench.backlog.take()
@@ -188,7 +188,7 @@ def test_a_message_that_comes_back_goes_before_those_with_higher_numbers() -> No
     assert bench.drain() == [1, 2, 3, 4, 5]
 
 
-def test_a_message_beyond_the_window_that_comes_back_is_read_from_the_store() -> None:
+def test_a_returned_message_beyond_the_window_is_read_from_the_store() -> None:
     bench = Bench(stored=3 * PAGE_MESSAGES)
     number = 2 * PAGE_MESSAGES + 5
     bench.backlog.add(bench.store.messages[number])
@@ -196,7 +196,7 @@ def test_a_message_beyond_the_window_that_comes_back_is_read_from_the_store() ->
 
 
 @pytest.mark.parametrize("read_saw_it", [True, False])
-def test_a_message_that_comes_back_while_its_page_is_on_its_way_comes_once(read_saw_it: bool) -> None:
+def test_a_message_returned_while_its_page_is_read_is_delivered_once(read_saw_it: bool) -> None:
     bench = Bench(stored=10)
     assert bench.take() is None
     wanted, done = bench.store.reads.pop()
@@ -208,7 +208,7 @@ def test_a_message_that_comes_back_while_its_page_is_on_its_way_comes_once(read_
     assert bench.drain() == list(range(1, 11))
 
 
-def test_a_message_with_a_low_number_that_comes_late_is_taken_in_its_place() -> None:
+def test_a_late_message_with_a_low_number_is_delivered_in_its_place() -> None:
     bench = Bench()
     bench.arrive(3)
     bench.tail = 5
@@ -269,7 +269,7 @@ def test_messages_that_come_back_stay_within_the_budget() -> None:
     assert bench.drain() == list(range(1, 61))
 
 
-def test_what_is_taken_beyond_a_window_that_became_shorter_is_not_read_again() -> None:
+def test_messages_delivered_from_beyond_a_shortened_window_are_not_read_again() -> None:
     bench = Bench(budget=10_000, size=700)
     bench.arrive(5)
     taken = [bench.backlog.take() for _ in range(5)]
@@ -343,7 +343,7 @@ def test_large_messages_are_read_in_pages_of_bytes() -> None:
     assert bench.drain() == list(range(1, 41))
 
 
-def test_memory_stays_the_same_however_long_the_queue_is() -> None:
+def test_memory_does_not_depend_on_the_length_of_the_queue() -> None:
     bench = Bench(stored=20 * PAGE_MESSAGES, size=1000)
     most = 0
     taken = 0
@@ -356,7 +356,7 @@ def test_memory_stays_the_same_however_long_the_queue_is() -> None:
     assert most <= (LOW_MESSAGES + 2 * PAGE_MESSAGES) * (1000 + OBJECT_BYTES)
 
 
-def test_what_a_forgotten_entity_held_is_given_back() -> None:
+def test_memory_of_a_forgotten_entity_is_released() -> None:
     bench = Bench()
     bench.arrive(100)
     first = bench.backlog.take()
@@ -368,7 +368,7 @@ def test_what_a_forgotten_entity_held_is_given_back() -> None:
     assert bench.store.reads == []
 
 
-def test_a_forgotten_entity_takes_nothing_back() -> None:
+def test_messages_returned_to_a_forgotten_entity_are_ignored() -> None:
     bench = Bench()
     bench.arrive(2)
     taken = bench.backlog.take()
@@ -411,7 +411,7 @@ def test_a_message_that_left_is_skipped() -> None:
     assert bench.budget.used == 0
 
 
-def test_no_page_is_asked_for_while_messages_beyond_the_window_are_being_removed() -> None:
+def test_no_page_is_requested_while_messages_beyond_the_window_are_being_removed() -> None:
     bench = Bench(stored=100)
     bench.backlog.hold(True)
     assert bench.take() is None
@@ -426,7 +426,7 @@ def test_no_page_is_asked_for_while_messages_beyond_the_window_are_being_removed
 # --- a store that fails ---
 
 
-def test_a_page_that_could_not_be_read_is_told_and_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_page_read_is_reported_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(stored=10)
     assert bench.take() is None
     bench.store.fail()
@@ -450,7 +450,7 @@ def test_messages_that_arrived_during_a_read_that_failed_are_not_lost() -> None:
 
 @pytest.mark.parametrize("budget", [64 * 1024 * 1024, 8 * (10 + OBJECT_BYTES)])
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_in_whatever_order_every_message_comes_once(
+def test_every_message_is_delivered_once_after_random_operations(
     seed: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"paging.PAGE_MESSAGES": 8, "paging.LOW_MESSAGES": 12, "backlog.WINDOW_MESSAGES": 20}.items():

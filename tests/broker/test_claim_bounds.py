@@ -34,7 +34,7 @@ def test_names_with_an_owner_are_bounded() -> None:
     Client(world, name="another").ask(1)
 
 
-def test_while_the_queue_looks_for_expired_messages_no_receiver_is_told_that_there_are_none() -> None:
+def test_a_drain_is_not_answered_during_a_search_for_expired_messages() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send(*letters(3))

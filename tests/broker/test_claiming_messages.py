@@ -137,7 +137,7 @@ def test_a_claim_gets_the_first_active_messages_up_to_its_limits(world: World) -
     world.check()
 
 
-def test_a_claim_says_how_many_bytes_its_messages_have_and_since_when(world: World) -> None:
+def test_a_claim_has_the_bytes_of_its_messages_and_its_creation_time(world: World) -> None:
     world.send("a", "bc")
     claim = Client(world).claim()
     assert claim is not None
@@ -188,7 +188,7 @@ def test_a_claimed_message_does_not_expire_until_it_is_released(world: World) ->
     assert world.stored() == []
 
 
-def test_what_comes_while_a_claim_is_made_is_there_for_the_next(world: World) -> None:
+def test_messages_that_arrive_during_a_claim_are_available_to_the_next(world: World) -> None:
     world.send("a")
     client = Client(world)
     client.ask()
@@ -290,7 +290,7 @@ def test_a_request_may_wait_for_a_first_message(world: World) -> None:
     assert numbers_of(claim) == [1]
 
 
-def test_a_request_that_waits_in_vain_is_told_so_in_time(world: World) -> None:
+def test_a_waiting_claim_request_is_answered_at_its_time_out(world: World) -> None:
     client = Client(world)
     client.ask(wait_ms=10 * SECOND)
     world.advance(10 * SECOND)
@@ -341,7 +341,7 @@ def test_requests_wait_in_the_order_in_which_they_came(world: World) -> None:
     assert [numbers_of(each.answers[0]) for each in (first, second) if isinstance(each.answers[0], Claim)] == [[1], [2]]
 
 
-def test_who_leaves_waits_no_longer(world: World) -> None:
+def test_a_client_that_detached_no_longer_waits_for_a_claim(world: World) -> None:
     client = Client(world)
     client.ask(wait_ms=MINUTE)
     client.leave()
@@ -365,7 +365,7 @@ def test_a_name_has_one_owner_as_long_as_it_is_connected(world: World) -> None:
     assert second.claims.is_owned("mine")
 
 
-def test_an_owner_goes_on_from_another_connection(world: World) -> None:
+def test_an_owner_continues_from_another_connection(world: World) -> None:
     world.send("a", "b")
     before, after = Client(world), Client(world)
     assert before.numbers(1) == [1]
@@ -393,7 +393,7 @@ def test_an_entity_has_so_many_claims_at_most() -> None:
 # --- ending ---
 
 
-def test_removed_messages_are_gone(world: World) -> None:
+def test_removed_messages_of_a_claim_are_deleted(world: World) -> None:
     world.send(*letters(5))
     client = Client(world)
     claim = client.claim(3)

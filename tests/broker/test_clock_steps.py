@@ -56,7 +56,7 @@ def test_setting_the_clock_does_not_change_how_long_a_lock_lasts(step: int) -> N
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_end_of_a_lock_is_told_in_unix_time_as_it_is_then(step: int) -> None:
+def test_the_end_of_a_lock_is_in_unix_time_by_the_present_clock(step: int) -> None:
     world = World(QueueDefinition(name="q", lock_duration_ms=MINUTE))
     world.send("a", "b")
     receiver = Receiver(world, world.queue(), credit=1)
@@ -89,7 +89,7 @@ def test_setting_the_clock_does_not_change_how_long_a_session_lock_lasts(step: i
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_who_waits_for_a_session_waits_as_long_as_wanted(step: int) -> None:
+def test_setting_the_clock_does_not_change_how_long_a_receiver_waits_for_a_session(step: int) -> None:
     world = World(session_queue())
     receiver = SessionReceiver(world, time_out=MINUTE)
     stepped(world, step)
@@ -114,7 +114,7 @@ def test_setting_the_clock_does_not_change_when_an_idle_entity_is_deleted(step: 
     assert [container.path for container in world.namespace.entities] == ["t"]
 
 
-def test_when_an_entity_was_used_is_told_by_the_clock_as_it_is_now() -> None:
+def test_the_time_of_last_use_follows_the_present_clock() -> None:
     world = World()
     world.send("a")
     world.advance(MINUTE)
@@ -171,7 +171,7 @@ def test_a_transaction_has_its_two_minutes(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_store_that_failed_is_asked_again_in_a_while(step: int) -> None:
+def test_setting_the_clock_does_not_change_the_delay_of_a_retry(step: int) -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("soon", ttl=SECOND)
@@ -190,7 +190,7 @@ def test_a_store_that_failed_is_asked_again_in_a_while(step: int) -> None:
 # --- moments ---
 
 
-def test_messages_expire_when_the_clock_says_so() -> None:
+def test_messages_expire_by_the_system_clock() -> None:
     world = World()
     world.send("a", ttl=HOUR)
     stepped(world, -DAY)
@@ -200,7 +200,7 @@ def test_messages_expire_when_the_clock_says_so() -> None:
     assert world.bodies() == []
 
 
-def test_scheduled_messages_are_enqueued_when_the_clock_says_so() -> None:
+def test_scheduled_messages_are_enqueued_by_the_system_clock() -> None:
     world = World()
     due = world.clock() + HOUR
     world.send("a", at=due)
@@ -243,7 +243,7 @@ def test_the_two_readings_are_kept_apart() -> None:
     assert agenda.next_due is None
 
 
-def test_what_is_due_by_either_reading_is_done_in_the_order_of_time() -> None:
+def test_actions_due_by_either_clock_run_in_the_order_of_time() -> None:
     clock = ManualClock(1000)
     agenda = Agenda(clock)
     done: list[int] = []
@@ -255,7 +255,7 @@ def test_what_is_due_by_either_reading_is_done_in_the_order_of_time() -> None:
     assert done == [10, 20, 30, 40]
 
 
-def test_the_owner_hears_of_what_is_due_earlier_by_either_reading() -> None:
+def test_the_owner_is_notified_of_an_earlier_action_by_either_clock() -> None:
     clock = ManualClock(1000)
     agenda = Agenda(clock)
     heard: list[int | None] = []

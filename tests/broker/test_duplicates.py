@@ -272,7 +272,7 @@ def test_the_same_in_one_commit() -> None:
     assert world.bodies() == ["one"]
 
 
-def test_a_second_attempt_is_not_taken_for_the_first_that_failed() -> None:
+def test_a_retry_is_not_a_duplicate_of_the_failed_attempt() -> None:
     """The first fails while its duplicate is being committed, and a third is stored: only the third counts."""
     store = FlakyStore()
     world, _, second = both_on_their_way(store)
@@ -415,7 +415,7 @@ def test_duplicates_within_a_batch_are_dropped() -> None:
     world.check()
 
 
-def test_a_batch_of_repetitions_alone_is_taken() -> None:
+def test_a_batch_of_duplicates_only_is_accepted() -> None:
     world = World(detecting())
     world.send("one")
     assert world.send_together(incoming("one"), incoming("one")) == [None]

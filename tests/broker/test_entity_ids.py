@@ -87,7 +87,7 @@ def test_an_id_comes_again_only_after_all_others() -> None:
     assert ids.last == 5
 
 
-def test_without_free_ids_none_is_taken() -> None:
+def test_without_free_ids_no_id_is_assigned() -> None:
     ids = Ids(7).ids
     ids.take(3)
     ids.take(3)
@@ -99,7 +99,7 @@ def test_without_free_ids_none_is_taken() -> None:
     assert ids.take(1) == [2]
 
 
-def test_the_search_goes_on_after_a_restart_where_it_was() -> None:
+def test_the_search_for_free_ids_continues_after_a_restart() -> None:
     ids = Ids(10).ids
     ids.resume([1, 2, 6, 7], 5)
     assert ids.take(3) == [8, 9, 10]
@@ -108,7 +108,7 @@ def test_the_search_goes_on_after_a_restart_where_it_was() -> None:
     assert ids.take(1) == [5]
 
 
-def test_an_id_is_free_when_what_is_on_its_way_to_the_store_has_arrived() -> None:
+def test_an_id_is_free_after_pending_commits() -> None:
     world = Ids(2)
     world.store.held = []
     world.ids.take(2)
@@ -126,7 +126,7 @@ def test_an_id_is_free_when_what_is_on_its_way_to_the_store_has_arrived() -> Non
     assert world.ids.take(1) == [1]
 
 
-def test_an_id_is_free_when_reads_that_were_asked_before_are_answered() -> None:
+def test_an_id_is_free_after_pending_reads() -> None:
     world = Ids(3)
     world.ids.take(3)
     world.store.held_answers = []
@@ -204,7 +204,7 @@ def test_by_default_there_are_half_a_million() -> None:
     assert world.namespace._catalogue._ids._highest == MAX_ENTITY_ID == 524_287
 
 
-def test_a_body_that_outlives_its_topic_is_not_taken_for_that_of_another_message(
+def test_a_body_of_a_deleted_topic_is_not_used_for_another_message(
     store: FlakyStore | AwaitedStore,
 ) -> None:
     """The second topic has the id of the first, and its sequence numbers start again."""

@@ -148,7 +148,7 @@ def test_an_id_of_a_session_that_is_too_long_is_refused() -> None:
         read_incoming(bad, True)
 
 
-def test_what_only_the_broker_may_say_is_not_taken_from_a_sender() -> None:
+def test_annotations_of_the_broker_are_not_accepted_from_a_sender() -> None:
     forged = {
         Symbol("x-opt-sequence-number"): 999,
         Symbol("x-opt-enqueued-time"): Timestamp(1),
@@ -162,7 +162,7 @@ def test_what_only_the_broker_may_say_is_not_taken_from_a_sender() -> None:
     assert incoming.annex is None
 
 
-def test_what_else_a_sender_annotates_is_kept_as_it_is() -> None:
+def test_other_annotations_of_a_sender_are_unchanged() -> None:
     annotations = {
         Symbol("x-opt-partition-key"): "p",
         Symbol("x-opt-via-partition-key"): "v",
@@ -300,7 +300,7 @@ def test_a_time_to_live_beyond_the_header_is_the_way_from_creation_to_expiry(
         b"\x40" * 50,
     ],
 )
-def test_what_is_no_message_is_refused(garbage: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(garbage: bytes) -> None:
     with pytest.raises(InvalidMessage, match="could not be decoded"):
         read_incoming(garbage, True)
 
@@ -341,7 +341,7 @@ def test_the_numbers_are_longs_on_the_wire() -> None:
     assert encode_value(Symbol("x-opt-enqueue-sequence-number")) + b"\x81" + (5).to_bytes(8) in encoded
 
 
-def test_what_is_not_locked_says_nothing_of_a_lock() -> None:
+def test_a_message_without_a_lock_has_no_lock_annotations() -> None:
     annotations = delivered(stored()).message_annotations
     assert annotations is not None
     assert "x-opt-locked-until" not in annotations
@@ -375,7 +375,7 @@ def test_the_fast_head_is_the_full_head(
     st.sampled_from([None, DURABLE]),
     st.booleans(),
 )
-def test_the_fast_head_of_what_is_peeked_is_the_full_head(
+def test_the_fast_head_of_a_peeked_message_equals_the_full_head(
     number: int, count: int, at: int, state: int, annex: bytes | None, is_copy: bool
 ) -> None:
     message = stored(sequence_number=number, delivery_count=count, enqueued_at=at, state=state, annex=annex)
@@ -485,7 +485,7 @@ def test_a_priority_is_echoed(priority: int) -> None:
     assert header.priority == priority
 
 
-def test_a_dead_letter_says_where_it_comes_from() -> None:
+def test_a_dead_letter_has_its_source() -> None:
     annotations = delivered(stored(annex=Annex(dead_letter_source="the/queue").encode())).message_annotations
     assert annotations is not None
     assert annotations["x-opt-deadletter-source"] == "the/queue"
@@ -506,7 +506,7 @@ def test_an_annex_survives_the_store() -> None:
     assert Annex.decode(encode_value(list(annex[:5]))) == annex._replace(enqueued_number=None, hops=0), "as it once was"
 
 
-def test_a_copy_of_a_topic_tells_the_number_that_the_topic_gave() -> None:
+def test_a_copy_has_the_sequence_number_of_the_topic() -> None:
     for annex, given_number in ((None, 5), (Annex(priority=7).encode(), 5), (Annex(enqueued_number=3).encode(), 3)):
         message = stored(annex=annex)
         annotations = Message.decode(head(message, None, is_copy=True) + BODY).message_annotations or {}
@@ -536,7 +536,7 @@ def test_durable_that_is_no_boolean_is_nothing() -> None:
     assert read_incoming(payload, False).annex is None
 
 
-def test_a_message_that_came_another_way_tells_the_number_it_was_first_given() -> None:
+def test_a_forwarded_message_has_its_first_sequence_number() -> None:
     message = StoredMessage(7, Message(data=[b"x"]).encode(), 1000, annex=Annex(enqueued_number=3).encode())
     annotations = delivered(message).message_annotations or {}
     assert (annotations["x-opt-sequence-number"], annotations["x-opt-enqueue-sequence-number"]) == (7, 3)
@@ -627,7 +627,7 @@ def test_the_shorter_of_the_two_times_to_live_holds(asked: int, given_: int) -> 
     assert message.header.ttl == given_
 
 
-def test_without_any_time_to_live_nothing_is_said_of_one() -> None:
+def test_without_a_time_to_live_header_and_properties_have_none() -> None:
     message = received(World(), properties=properties(absolute_expiry_time=Timestamp(77)))
     assert message.header is not None
     assert message.header.ttl is None
@@ -649,7 +649,7 @@ def test_a_time_to_live_beyond_the_header_is_left_out_of_it() -> None:
 # --- application properties that settlements change ---
 
 
-def test_properties_are_added_and_replaced_and_the_others_keep_their_bytes() -> None:
+def test_properties_are_added_and_replaced_and_other_properties_keep_their_bytes() -> None:
     uri = Described(Symbol("com.microsoft:uri"), "http://example.org")
     bare = Message(properties=properties(), application_properties={"kept": uri, "replaced": 1}, data=[b"x"]).encode()
     changed = with_application_properties(bare, {Symbol("replaced"): "now text", "added": 2.5})
@@ -678,7 +678,7 @@ def test_properties_are_added_to_the_usual_message_as_to_any_other(data: bytes) 
 
 
 @pytest.mark.parametrize("end", [b"\x00\x53\x75\xb0\x00\x00", b"\x00\x53\x75\xa0", b"\x00\x53\x75\xa0\x05x"])
-def test_a_message_that_is_cut_off_is_not_taken_for_the_usual_one(end: bytes) -> None:
+def test_a_truncated_message_is_not_parsed_by_the_fast_path(end: bytes) -> None:
     with pytest.raises(DecodeError):
         AddedProperties({"added": 1}).to(Message(properties=properties()).encode() + end)
 
@@ -700,7 +700,7 @@ def test_a_session_id_that_is_named_beside_the_message_is_written_into_it() -> N
     assert message.data == [b"x"]
 
 
-def test_application_properties_that_nobody_can_read_do_not_keep_a_message_from_being_changed() -> None:
+def test_a_message_with_unreadable_application_properties_can_be_changed() -> None:
     unreadable = b"\x00\x53\x74\xc1\x03\x02\xa1\x09"  # a key that is longer than the map
     bare = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
     properties, body = bare[:-6], bare[-6:]
@@ -711,7 +711,7 @@ def test_application_properties_that_nobody_can_read_do_not_keep_a_message_from_
 
 
 @pytest.mark.parametrize("identity", ["x" * MAX_ID_LENGTH, "ä" * MAX_ID_LENGTH, b"x" * 500, ULong(7), UUID(int=1)])
-def test_an_id_of_any_type_is_taken_and_a_string_up_to_its_limit(identity: Any) -> None:
+def test_an_id_of_any_type_is_accepted_and_a_string_up_to_its_limit(identity: Any) -> None:
     payload = Message(properties=Properties(message_id=identity), data=[b"x"]).encode()
     assert message_id(read_incoming(payload, False).bare) == identity
 

@@ -80,7 +80,7 @@ def test_a_message_is_forwarded_to_a_topic() -> None:
     world.check()
 
 
-def test_a_message_that_the_topic_drops_is_gone() -> None:
+def test_a_forwarded_message_that_the_topic_drops_is_removed() -> None:
     world = World(queue("q", "t"), topic("t"))
     world.send("one")
     assert world.bodies("q") == []
@@ -121,7 +121,7 @@ def test_dead_letters_of_a_queue_with_sessions_go_on_too() -> None:
     world.check()
 
 
-def test_what_expires_goes_the_way_of_dead_letters() -> None:
+def test_expired_messages_are_forwarded_like_dead_letters() -> None:
     settings = {"dead_lettering_on_message_expiration": True, "forward_dead_lettered_messages_to": "letters"}
     world = World(queue("q", **settings), queue("letters"))
     world.send("one", ttl=SECOND)
@@ -352,7 +352,7 @@ def test_messages_that_the_destination_refuses_go_to_the_transfer_dead_letter_qu
     world.check()
 
 
-def test_what_is_set_aside_is_logged_once_for_all_that_go_together(caplog: pytest.LogCaptureFixture) -> None:
+def test_transfer_dead_letters_of_one_commit_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = pair()
     not_there(world)
     world.send_together(*map(incoming, ("1", "2", "3")))
@@ -381,7 +381,7 @@ def test_transfer_dead_letters_can_be_received_and_settled() -> None:
     world.check()
 
 
-def test_a_target_that_comes_back_gets_what_is_sent_then() -> None:
+def test_a_destination_that_is_created_again_gets_later_messages() -> None:
     world = pair()
     not_there(world)
     world.send("lost")
@@ -402,7 +402,7 @@ def test_messages_from_before_forwarding_was_set_are_forwarded() -> None:
     world.check()
 
 
-def test_what_a_receiver_holds_goes_when_it_is_given_back() -> None:
+def test_locked_messages_are_forwarded_when_they_are_unlocked() -> None:
     world = World(queue("q"), queue("to"))
     world.send("held", "waits")
     (lock,) = Receiver(world, world.queue(), credit=1).locks
@@ -454,7 +454,7 @@ def test_who_receives_when_forwarding_is_set_can_hear_that_it_must_go() -> None:
     assert len(refusals) == 2
 
 
-def test_the_target_can_be_another_one() -> None:
+def test_the_destination_can_be_replaced() -> None:
     world = World(queue("q", "to"), queue("to"), queue("other"))
     world.send("one")
     assert world.administer(world.administration.update_queue, queue("q", "OTHER")) is None
@@ -490,7 +490,7 @@ def test_a_forward_that_fails_loses_and_doubles_nothing_and_is_tried_again() -> 
     world.check()
 
 
-def test_a_message_that_could_not_even_be_set_aside_stays_and_is_tried_again() -> None:
+def test_a_message_that_could_not_be_dead_lettered_stays_and_is_retried() -> None:
     store = FlakyStore()
     world = pair(store)
     not_there(world)
@@ -651,7 +651,7 @@ def test_a_message_that_comes_while_the_target_is_being_deleted_is_set_aside() -
 # --- duplicates, transactions, accounts ---
 
 
-def test_the_target_drops_what_it_has_seen() -> None:
+def test_the_destination_drops_duplicates() -> None:
     world = pair(requires_duplicate_detection=True)
     world.send("one", to="to")
     world.send("one", "two")
@@ -689,7 +689,7 @@ def test_a_message_is_not_lost_as_the_repetition_of_one_that_was_never_stored() 
     world.check()
 
 
-def test_what_is_sent_in_a_transaction_goes_on_after_it() -> None:
+def test_messages_sent_in_a_transaction_are_forwarded_after_the_commit() -> None:
     world = pair()
     transactions = Transactions(world.namespace.journal, world.namespace.agenda)
     id = transactions.declare()
@@ -702,7 +702,7 @@ def test_what_is_sent_in_a_transaction_goes_on_after_it() -> None:
     world.check()
 
 
-def test_what_waits_to_be_forwarded_is_counted_as_such() -> None:
+def test_messages_to_be_forwarded_are_counted_separately() -> None:
     store = FlakyStore()
     world = pair(store)
     store.fails = refuse_forwards

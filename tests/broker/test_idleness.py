@@ -121,7 +121,7 @@ def test_the_time_can_be_changed() -> None:
     assert not is_there(world)
 
 
-def test_what_is_created_later_is_watched_too() -> None:
+def test_entities_created_later_are_deleted_on_idleness_too() -> None:
     world = World(QueueDefinition(name="other"))
     world.advance(HOUR)
     assert world.administer(world.administration.create_queue, queue()) is None
@@ -242,7 +242,7 @@ def test_an_idle_topic_is_deleted_with_its_subscriptions() -> None:
     world.check()
 
 
-def test_whoever_uses_a_subscription_uses_its_topic() -> None:
+def test_using_a_subscription_counts_as_using_its_topic() -> None:
     world = World(topic("t", "a", auto_delete_on_idle_ms=IDLE))
     link = AttachedLink(world.subscription("a"))
     world.advance(3 * IDLE)

@@ -585,7 +585,7 @@ def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("kind", [Broker, OrderingBroker])
-def test_whatever_happens_nothing_is_lost_or_there_twice(kind: type[Broker]) -> None:
+def test_a_few_random_operations_lose_and_duplicate_no_message(kind: type[Broker]) -> None:
     bounds = settings(max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(kind, settings=bounds)
 

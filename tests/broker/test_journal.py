@@ -85,7 +85,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_what_one_turn_staged_is_one_commit(bench: Bench) -> None:
+def test_changes_of_one_turn_are_one_commit(bench: Bench) -> None:
     bench.send("a")
     bench.settle("b")
     bench.send("c")
@@ -96,7 +96,7 @@ def test_what_one_turn_staged_is_one_commit(bench: Bench) -> None:
     assert names(commit[0].removals) == ["b"]
 
 
-def test_nobody_is_told_before_the_commit_is_done(bench: Bench) -> None:
+def test_callbacks_run_after_the_commit(bench: Bench) -> None:
     bench.send("a")
     bench.settle("b")
     bench.turn()
@@ -105,7 +105,7 @@ def test_nobody_is_told_before_the_commit_is_done(bench: Bench) -> None:
     assert bench.outcomes == [("a", None), ("b", None)]
 
 
-def test_everybody_is_told_in_the_order_of_staging(bench: Bench) -> None:
+def test_callbacks_run_in_the_order_of_staging(bench: Bench) -> None:
     for name in "abcde":
         bench.send(name)
     bench.turn()
@@ -180,7 +180,7 @@ def test_it_is_idle_when_nothing_is_staged_and_nothing_on_its_way(bench: Bench) 
     assert bench.journal.idle
 
 
-def test_something_that_waits_without_a_change_is_told_too(bench: Bench) -> None:
+def test_a_callback_without_a_change_runs_too(bench: Bench) -> None:
     outcomes: list[BrokerError | None] = []
     bench.journal.rest.then(lambda _, error: outcomes.append(error), None)
     bench.turn()
@@ -199,7 +199,7 @@ def test_a_full_store_fails_the_sends(bench: Bench) -> None:
     assert bench.outcomes == [("a", StorageFull), ("b", StorageFull)]
 
 
-def test_another_failure_is_told_as_one_worth_another_try(bench: Bench) -> None:
+def test_any_other_failure_is_reported_as_retryable(bench: Bench) -> None:
     bench.settle("a")
     bench.turn()
     bench.disk.fail(StoreError("on fire"))
@@ -220,7 +220,7 @@ def test_settlements_are_tried_again_without_the_sends_that_failed_with_them(ben
     assert bench.journal.idle
 
 
-def test_settlements_that_fail_alone_too_are_told(bench: Bench) -> None:
+def test_settlements_that_also_fail_alone_are_reported(bench: Bench) -> None:
     bench.send("a")
     bench.settle("b")
     bench.turn()
@@ -230,7 +230,7 @@ def test_settlements_that_fail_alone_too_are_told(bench: Bench) -> None:
     assert bench.journal.idle
 
 
-def test_what_is_staged_by_those_who_are_told_goes_with_the_next_commit(bench: Bench) -> None:
+def test_changes_staged_by_callbacks_are_in_the_next_commit(bench: Bench) -> None:
     bench.journal.rest.then(lambda _, error: bench.send("follows"), None)
     bench.turn()
     bench.disk.answer()
@@ -238,7 +238,7 @@ def test_what_is_staged_by_those_who_are_told_goes_with_the_next_commit(bench: B
     assert names(bench.disk.commits[0][0].appends) == ["follows"]
 
 
-def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_does_not_prevent_other_callbacks(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Any, error: BrokerError | None) -> None:
         raise RuntimeError("a mistake of ours")
 
@@ -276,7 +276,7 @@ def test_only_the_refused_change_fails_and_callbacks_run_in_order(
     assert "the store refused a change: cannot hold it" in caplog.text
 
 
-def test_what_was_committed_behind_changes_that_are_tried_again_is_told_after_them(bench: Bench) -> None:
+def test_callbacks_of_later_changes_run_after_those_of_retried_changes(bench: Bench) -> None:
     bench.send("first")
     bench.turn()
     bench.send("second")
@@ -304,7 +304,7 @@ def test_changes_that_are_tried_again_keep_their_order_when_the_commits_behind_t
     assert bench.journal.idle
 
 
-def test_a_commit_is_told_after_the_settlements_of_the_one_before_it(bench: Bench) -> None:
+def test_callbacks_of_a_commit_run_after_the_settlements_of_the_previous_one(bench: Bench) -> None:
     bench.send("refused")
     bench.settle("settled")
     bench.turn()
@@ -361,7 +361,7 @@ def test_each_is_committed_with_all_that_it_had_staged(bench: Bench) -> None:
     assert bench.outcomes == [("first", None), ("second", None), ("nothing", None)]
 
 
-def test_what_is_all_or_nothing_stays_together_when_it_is_tried_again(bench: Bench) -> None:
+def test_atomic_changes_stay_together_when_retried(bench: Bench) -> None:
     def both() -> None:
         bench.move("moved")
         bench.settle("guilty")
@@ -374,7 +374,7 @@ def test_what_is_all_or_nothing_stays_together_when_it_is_tried_again(bench: Ben
     assert bench.outcomes == [("before", None), ("moved", ChangeRefused), ("guilty", ChangeRefused), ("after", None)]
 
 
-def test_a_full_store_that_refuses_a_change_takes_the_others_as_far_as_they_fit(bench: Bench) -> None:
+def test_a_full_store_accepts_other_changes_that_fit(bench: Bench) -> None:
     for name in "ab":
         bench.send(name)
     bench.settle("c")
@@ -389,7 +389,7 @@ def test_a_full_store_that_refuses_a_change_takes_the_others_as_far_as_they_fit(
     assert bench.journal.idle
 
 
-def test_what_is_staged_while_each_is_tried_goes_with_the_next_commit(bench: Bench) -> None:
+def test_changes_staged_during_retries_are_in_the_next_commit(bench: Bench) -> None:
     bench.send("guilty")
     bench.turn()
     bench.disk.answer(StoreError("cannot hold it"))
@@ -456,7 +456,7 @@ def test_settlements_between_sends_that_fail_do_not_make_it_flicker(
     assert caplog.text.count("the store refused") == 1
 
 
-def test_a_probe_that_works_proves_it_and_one_that_fails_asks_for_another(bench: Bench) -> None:
+def test_a_successful_probe_ends_the_failure_and_a_failed_one_is_repeated(bench: Bench) -> None:
     failed: list[int] = []
     fail_a_send(bench, StoreFull("no room"))
     bench.journal.on_failed = lambda: failed.append(1)
@@ -494,7 +494,7 @@ def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(bench: Bench) -> No
     assert list(changes.entities) == [5, 7, 6]
 
 
-def test_what_is_all_or_nothing_goes_with_the_moves_or_with_the_rest(bench: Bench) -> None:
+def test_atomic_changes_are_committed_with_the_moves_or_with_the_other_changes(bench: Bench) -> None:
     def move() -> None:
         bench.move("moved")
         bench.settle("removed")
@@ -510,7 +510,7 @@ def test_what_is_all_or_nothing_goes_with_the_moves_or_with_the_rest(bench: Benc
     assert bench.outcomes == expected
 
 
-def test_what_cannot_be_staged_whole_is_undone_at_once(bench: Bench) -> None:
+def test_a_partly_staged_change_is_undone_at_once(bench: Bench) -> None:
     def fail() -> None:
         bench.settle("first")
         raise StorageFailed("no")
@@ -526,13 +526,13 @@ def test_what_cannot_be_staged_whole_is_undone_at_once(bench: Bench) -> None:
 # --- when all is settled ---
 
 
-def test_what_waits_for_all_to_be_settled_is_called_at_once_if_nothing_is_on_its_way(bench: Bench) -> None:
+def test_a_callback_for_settled_changes_runs_at_once_if_no_commit_is_pending(bench: Bench) -> None:
     called: list[str] = []
     bench.journal.when_settled(lambda: called.append("now"))
     assert called == ["now"]
 
 
-def test_it_is_called_after_what_is_staged_and_what_is_on_its_way_and_not_later(bench: Bench) -> None:
+def test_a_callback_for_settled_changes_runs_right_after_staged_and_pending_changes(bench: Bench) -> None:
     called: list[str] = []
     bench.send("on its way")
     bench.turn()

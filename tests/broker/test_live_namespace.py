@@ -384,13 +384,13 @@ def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytes
     monkeypatch.setattr("peeklock.broker.forwarding.MAX_UNDER_WAY", 2)
 
 
-def test_whatever_happens_each_message_is_where_it_should_be() -> None:
+def test_after_a_few_random_operations_each_message_is_in_its_place() -> None:
     bounds = settings(max_examples=20, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(LiveNamespace, settings=bounds)
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_whatever_happens_for_a_long_time_each_message_is_where_it_should_be(seed: int) -> None:
+def test_after_many_random_operations_each_message_is_in_its_place(seed: int) -> None:
     """Longer than the machine would go on by itself, with all that can happen about equally often."""
     chance = Random(seed)
     names = [name for name, member in vars(LiveNamespace).items() if hasattr(member, "hypothesis_stateful_rule")]

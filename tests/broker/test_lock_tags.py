@@ -74,7 +74,7 @@ def test_a_tag_is_forgotten_with_its_lock() -> None:
             queue.locks.find([lock.tag])
 
 
-def test_locks_are_found_by_their_tags_however_rarely_a_client_asks() -> None:
+def test_locks_are_found_by_their_tags_even_if_requests_are_rare() -> None:
     world = World()
     queue = world.queue()
     held: list[Lock] = []
@@ -92,7 +92,7 @@ def test_locks_are_found_by_their_tags_however_rarely_a_client_asks() -> None:
     assert queue.locks.find([lock.tag for lock in held]) == held
 
 
-def test_the_index_by_tag_is_dropped_when_no_client_asks_any_more() -> None:
+def test_the_index_by_tag_is_dropped_when_no_request_uses_it() -> None:
     locks: dict[int, Lock] = {}
     index = TagIndex(locks)
 

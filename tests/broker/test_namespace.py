@@ -56,7 +56,7 @@ def test_an_unknown_entity_is_not_found(path: str) -> None:
     assert missing.value.status == 404
 
 
-def test_a_topic_is_told_from_what_is_not_there() -> None:
+def test_the_errors_for_a_topic_and_an_unknown_entity_differ() -> None:
     world = World(topic("news", "all"))
     assert world.namespace.entity("NEWS") is world.topic("news")
     with pytest.raises(OperationNotAllowed, match="'news' is a topic"):
@@ -104,7 +104,7 @@ def test_a_queue_that_the_definition_does_not_name_stays_with_its_settings() -> 
     assert Receiver(second, second.queue("old")).bodies == ["kept"]
 
 
-def test_a_queue_that_the_definition_names_takes_its_settings() -> None:
+def test_a_defined_queue_gets_the_settings_of_its_definition() -> None:
     store = FlakyStore()
     World(QueueDefinition(name="q", lock_duration_ms=30 * SECOND), store=store)
     World(QueueDefinition(name="Q", lock_duration_ms=10 * SECOND), store=store)
@@ -133,7 +133,7 @@ def test_sequence_numbers_go_on_where_they_were_though_the_queue_is_empty() -> N
     assert Receiver(second, second.queue()).numbers == [3]
 
 
-def test_a_store_that_cannot_keep_the_entities_is_told() -> None:
+def test_a_failure_to_store_the_entities_is_reported() -> None:
     store = FlakyStore()
     store.fails = lambda changes: StoreError("on fire")
     turn: deque[Callable[[], None]] = deque()
@@ -174,7 +174,7 @@ def test_a_file_that_is_only_a_start_fills_a_store_that_has_nothing() -> None:
     assert world.subscription("a").path == "t/Subscriptions/a"
 
 
-def test_a_file_brings_back_what_it_names() -> None:
+def test_the_configuration_file_creates_its_deleted_entities_again() -> None:
     first = World(QueueDefinition(name="q"), topic("t", "a"))
     first.send("kept", to="t")
     assert first.administer(first.administration.delete_queue, "q") is None
@@ -259,7 +259,7 @@ def test_a_start_with_topics_that_changes_nothing_writes_nothing() -> None:
     assert commits == []
 
 
-def test_a_store_of_an_earlier_version_gets_what_it_lacks() -> None:
+def test_missing_data_is_added_to_a_store_of_an_earlier_version() -> None:
     store = FlakyStore()
     queue = QueueDefinition(name="q").to_json()
     rows = [StoredEntity(1, "q/$DeadLetterQueue", "dead-letter-queue", {}), StoredEntity(2, "q", "queue", queue)]

@@ -144,7 +144,7 @@ def test_a_deferred_message_is_received_by_its_number_only_and_counted() -> None
     assert world.queue().counters.size_in_bytes == 0
 
 
-def test_several_are_fetched_in_the_order_asked_for_each_once() -> None:
+def test_deferred_messages_are_fetched_in_the_requested_order_each_once() -> None:
     world = World()
     first, second, third = deferring(world, "a", "b", "c")
     fetched = fetch(world, third, first, third, second)
@@ -184,7 +184,7 @@ def test_more_bytes_than_one_request_may_ask_for_are_refused_and_nothing_is_fetc
     assert len(fetch(world, numbers[0], deletes=deletes)) == 1
 
 
-def test_a_message_that_was_fetched_cannot_be_fetched_again_before_it_is_given_back() -> None:
+def test_a_fetched_message_cannot_be_fetched_again_before_it_is_unlocked() -> None:
     world = World()
     (number,) = deferring(world, "a")
     _, lock = fetch_one(world, number)
@@ -243,7 +243,7 @@ def test_a_message_that_was_completed_while_it_was_looked_for_is_not_fetched() -
     assert counts(world) == (0, 0, 0)
 
 
-def test_a_message_that_was_given_back_while_it_was_looked_for_is_fetched_as_it_is_now() -> None:
+def test_a_message_unlocked_during_a_fetch_is_fetched_in_its_present_state() -> None:
     store = FlakyStore()
     world = World(store=store)
     (number,) = deferring(world, "a")
@@ -273,7 +273,7 @@ def test_abandoning_puts_a_message_back_to_the_deferred_ones_counted_once() -> N
     assert (stored.delivery_count, stored.state) == (1, DEFERRED)
 
 
-def test_a_lock_that_runs_out_puts_a_message_back_to_the_deferred_ones() -> None:
+def test_a_message_is_deferred_again_when_its_lock_expires() -> None:
     world = World(QueueDefinition(name="q", lock_duration_ms=30 * SECOND))
     (number,) = deferring(world, "a")
     _, lock = fetch_one(world, number)
@@ -386,7 +386,7 @@ def test_deferred_messages_are_deferred_after_a_restart() -> None:
     assert body(fetch_one(world, number)[0]) == "a"
 
 
-def test_a_deletion_of_deferred_messages_that_could_not_be_stored_is_told_and_they_stay() -> None:
+def test_a_failed_deletion_of_deferred_messages_is_reported_and_they_stay() -> None:
     store = FlakyStore()
     world = World(store=store)
     numbers = deferring(world, "a", "b")
@@ -512,7 +512,7 @@ def test_messages_in_and_beyond_the_window_are_deleted_and_never_received() -> N
     assert Receiver(world, world.queue()).bodies == [str(many - 1)]
 
 
-def test_deleting_in_a_session_leaves_the_others_alone() -> None:
+def test_deleting_in_a_session_does_not_affect_other_sessions() -> None:
     world = World(session_queue())
     for id in ("a", "b", "a"):
         world.send(id, to="s", session_id=id)
@@ -522,7 +522,7 @@ def test_deleting_in_a_session_leaves_the_others_alone() -> None:
     assert SessionReceiver(world, "a").got == []
 
 
-def test_deleting_in_a_session_somebody_holds_takes_what_waits() -> None:
+def test_deleting_in_a_locked_session_removes_its_active_messages() -> None:
     world = World(session_queue())
     for text in "123":
         world.send(text, to="s", session_id="a")
@@ -576,7 +576,7 @@ def test_a_message_completed_while_a_deletion_reads_is_counted_once() -> None:
     assert world.queue().counters.size_in_bytes == 0
 
 
-def test_a_sweep_and_a_deletion_at_once_do_not_bring_back_what_they_remove() -> None:
+def test_a_concurrent_sweep_and_deletion_do_not_restore_removed_messages() -> None:
     """No page is read before both are done, because it would have messages that are being removed."""
     store = FlakyStore()
     world = World(store=store)

@@ -41,7 +41,7 @@ def test_a_long_turn_is_followed_by_a_rest_after_which_all_go_on_in_order(clock:
     assert done == [0, 1, 2]
 
 
-def test_work_that_is_done_during_a_rest_makes_it_longer_and_the_others_wait(clock: ManualClock) -> None:
+def test_work_done_during_a_pause_makes_the_pause_longer(clock: ManualClock) -> None:
     agenda = Agenda(clock)
     pace = Pace(agenda)
     done: list[int] = []

@@ -125,7 +125,7 @@ def test_the_order_survives_a_restart(stored: World) -> None:
     check(stored)
 
 
-def test_what_comes_after_a_restart_is_put_among_what_was_there(stored: World) -> None:
+def test_messages_after_a_restart_are_ordered_among_stored_messages(stored: World) -> None:
     send(stored, "4c", "9c", "7a")
     assert Receiver(stored, stored.queue()).bodies == ["9a", "9b", "9c", "7a", "4a", "4b", "4c", "0a"]
     check(stored)
@@ -200,7 +200,7 @@ def test_dead_letters_are_ordered_by_number_not_by_priority(world: World) -> Non
     check(world)
 
 
-def test_one_that_was_given_back_too_often_is_out_of_the_way_of_the_others(world: World) -> None:
+def test_a_message_abandoned_too_often_does_not_block_other_messages(world: World) -> None:
     send(world, "9a", "4a")
     receiver = Receiver(world, world.queue(), credit=0)
     for _ in range(3):
@@ -213,7 +213,7 @@ def test_one_that_was_given_back_too_often_is_out_of_the_way_of_the_others(world
     check(world)
 
 
-def test_a_deferred_message_is_had_by_its_number_and_delivered_to_nobody_else(world: World) -> None:
+def test_a_deferred_message_of_a_priority_is_received_by_its_number_only(world: World) -> None:
     send(world, "4a", "9a", "9b")
     receiver = Receiver(world, world.queue(), credit=1)
     world.settle(world.queue().settlements.defer, receiver.locks[0])
@@ -271,7 +271,7 @@ def test_messages_that_are_deleted_by_the_time_of_their_arrival_leave_every_lane
     check(world)
 
 
-def test_while_high_priorities_keep_coming_low_ones_wait_and_expire_as_the_queue_says() -> None:
+def test_low_priorities_wait_during_a_stream_of_high_ones_and_expire_as_configured() -> None:
     world = World(queue(default_message_ttl_ms=10 * SECOND, dead_lettering_on_message_expiration=True))
     send(world, "0-waits")
     receiver = Receiver(world, world.queue(), credit=0)
@@ -330,7 +330,7 @@ def test_dead_letters_can_be_forwarded_to_a_queue_with_sessions_whose_lane_is_no
 # --- selectors ---
 
 
-def test_a_consumer_with_a_selector_gets_what_matches_by_priority(stored: World) -> None:
+def test_a_consumer_with_a_selector_gets_matching_messages_by_priority(stored: World) -> None:
     receiver = SelectingReceiver(stored, stored.queue(), BodySelector(lambda text: text[1] == "a"), credit=2)
     assert receiver.bodies == ["9a", "4a"]
     send(stored, "5a", "5b")
@@ -340,7 +340,7 @@ def test_a_consumer_with_a_selector_gets_what_matches_by_priority(stored: World)
     check(stored)
 
 
-def test_a_selector_looks_at_each_message_once_and_at_what_comes_back_once_more(world: World) -> None:
+def test_a_selector_is_evaluated_once_and_again_for_a_returned_message(world: World) -> None:
     selector = BodySelector(lambda text: text == "0-last")
     selecting = SelectingReceiver(world, world.queue(), selector, credit=1)
     send(world, *(f"{number % 10}-{number}" for number in range(40)))
@@ -371,7 +371,7 @@ def test_the_setting_is_fixed_once_the_entity_exists(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_happens_the_highest_priority_that_waits_comes_first(
+def test_after_random_operations_the_highest_priority_is_delivered_first(
     seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in {"paging.PAGE_MESSAGES": 8, "paging.LOW_MESSAGES": 12, "backlog.WINDOW_MESSAGES": 20}.items():

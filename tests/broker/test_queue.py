@@ -369,7 +369,7 @@ def test_a_message_that_could_not_be_deleted_is_not_delivered() -> None:
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-def test_a_lock_that_is_given_after_the_lock_duration_was_shortened_runs_out_in_its_time(renewed: bool) -> None:
+def test_a_lock_after_a_shortened_lock_duration_expires_by_the_new_duration(renewed: bool) -> None:
     world = World()
     world.send("before", "after")
     Receiver(world, world.queue(), credit=2 if renewed else 1)
@@ -503,7 +503,7 @@ def test_sequence_numbers_are_never_reused() -> None:
     assert Receiver(again, again.queue()).numbers == [3]
 
 
-def test_expiry_goes_on_after_a_restart() -> None:
+def test_expiry_continues_after_a_restart() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("a", header=Header(ttl=5000))

@@ -132,7 +132,7 @@ def test_a_message_whose_time_to_live_is_over_when_it_is_enqueued_late_is_not_re
     assert counts(world) == (0, 0)
 
 
-def test_a_scheduled_message_keeps_what_its_sender_said() -> None:
+def test_a_scheduled_message_keeps_the_properties_of_its_sender() -> None:
     world = World()
     at = world.clock() + MINUTE
     message = incoming("a", at=at, header=Header(priority=7), application_properties={"k": 1})
@@ -267,7 +267,7 @@ def test_several_are_cancelled_at_once_even_when_one_is_named_twice() -> None:
     assert world.queue().counters.size_in_bytes == 0
 
 
-def test_cancelling_what_is_not_scheduled_is_an_error_and_cancels_nothing() -> None:
+def test_cancelling_an_unknown_number_is_an_error_and_cancels_nothing() -> None:
     world = World()
     (scheduled,) = schedule(world, "a")
     world.send("active")
@@ -278,7 +278,7 @@ def test_cancelling_what_is_not_scheduled_is_an_error_and_cancels_nothing() -> N
     assert isinstance(cancel(world, scheduled), MessageNotFound)
 
 
-def test_what_was_enqueued_cannot_be_cancelled_by_either_number() -> None:
+def test_an_enqueued_message_cannot_be_cancelled_by_either_number() -> None:
     world = World()
     (number,) = schedule(world, "a")
     world.advance(MINUTE)

@@ -49,7 +49,7 @@ def either(request: pytest.FixtureRequest) -> World:
     return world if request.param == "in memory" else world.restarted()
 
 
-def test_a_consumer_gets_what_it_selects_and_others_get_the_rest(either: World) -> None:
+def test_a_consumer_gets_matching_messages_and_other_consumers_the_remaining_ones(either: World) -> None:
     selecting = SelectingReceiver(either, either.queue(), BodySelector(even))
     assert selecting.bodies == numbers(*range(0, 1000, 2))
     plain = Receiver(either, either.queue())
@@ -62,7 +62,7 @@ def test_a_consumer_gets_what_it_selects_and_others_get_the_rest(either: World) 
     check(either)
 
 
-def test_it_takes_no_more_than_its_credit_and_goes_on_where_it_was(either: World) -> None:
+def test_a_consumer_with_a_selector_respects_its_credit_and_continues_where_it_stopped(either: World) -> None:
     selector = BodySelector(even)
     selecting = SelectingReceiver(either, either.queue(), selector, credit=3)
     assert selecting.bodies == numbers(0, 2, 4)
@@ -107,7 +107,7 @@ def test_a_selector_is_evaluated_again_for_a_message_that_becomes_active_again(e
     check(either)
 
 
-def test_what_it_gives_back_comes_to_it_again(either: World) -> None:
+def test_a_message_abandoned_by_a_selecting_consumer_is_redelivered_to_it(either: World) -> None:
     queue = either.queue()
     selecting = SelectingReceiver(either, queue, BodySelector(lambda text: text in ("7", "700")))
     assert selecting.bodies == ["7", "700"]
@@ -123,7 +123,7 @@ def test_what_it_gives_back_comes_to_it_again(either: World) -> None:
     check(either)
 
 
-def test_what_comes_back_while_nobody_can_take_it_is_found_later(either: World) -> None:
+def test_a_message_returned_without_a_consumer_is_found_later(either: World) -> None:
     queue = either.queue()
     other = Receiver(either, queue, credit=10)
     selecting = SelectingReceiver(either, queue, BodySelector(even), credit=495)
@@ -172,7 +172,7 @@ def test_two_with_the_same_selector_take_turns(world: World) -> None:
     check(world)
 
 
-def test_receive_and_delete_with_a_selector_removes_what_is_selected(either: World) -> None:
+def test_receive_and_delete_with_a_selector_removes_matching_messages_only(either: World) -> None:
     selecting = SelectingReceiver(either, either.queue(), BodySelector(even), deletes=True)
     assert selecting.bodies == numbers(*range(0, 1000, 2))
     assert either.bodies() == numbers(*range(1, 1000, 2))
@@ -229,7 +229,7 @@ def test_messages_are_selected_while_others_are_deleted(stored: World) -> None:
     check(stored)
 
 
-def test_a_drain_is_answered_when_all_was_looked_at(either: World) -> None:
+def test_a_drain_is_answered_after_every_message_was_evaluated(either: World) -> None:
     selecting = SelectingReceiver(either, either.queue(), BodySelector(lambda text: text == "999", cost=TURN_WORK))
     assert selecting.bodies == ["999"]
     assert selecting.starvations > 0
@@ -267,7 +267,7 @@ def test_an_innocent_consumer_is_served_between_the_turns_of_an_expensive_select
     assert sum(selector.looks.values()) <= 3
 
 
-def test_a_store_that_fails_is_asked_again(stored: World) -> None:
+def test_a_failed_read_of_the_store_is_retried(stored: World) -> None:
     store: Any = stored.store
     store.fails_to_read = True
     selecting = SelectingReceiver(stored, stored.queue(), BodySelector(even), credit=5)
@@ -278,7 +278,7 @@ def test_a_store_that_fails_is_asked_again(stored: World) -> None:
     check(stored)
 
 
-def test_who_leaves_gets_nothing_and_costs_nothing(either: World) -> None:
+def test_a_detached_consumer_gets_no_message_and_costs_no_evaluation(either: World) -> None:
     queue = either.queue()
     store: Any = either.store
     store.held_answers = []

@@ -50,7 +50,7 @@ def test_a_session_receiver_with_a_selector_gets_matching_messages_in_order(eith
     check(either)
 
 
-def test_it_takes_no_more_than_its_credit_and_looks_at_each_message_once(either: World) -> None:
+def test_a_session_consumer_respects_its_credit_and_evaluates_each_message_once(either: World) -> None:
     selector = BodySelector(even)
     holder = SessionReceiver(either, "one", credit=3, selector=selector)
     assert holder.bodies == numbers(0, 2, 4)
@@ -66,7 +66,7 @@ def test_it_takes_no_more_than_its_credit_and_looks_at_each_message_once(either:
     check(either)
 
 
-def test_what_comes_while_it_holds_the_session_is_selected(either: World) -> None:
+def test_messages_that_arrive_during_the_session_lock_are_selected(either: World) -> None:
     holder = SessionReceiver(either, "one", selector=BodySelector(lambda text: text == "1000"))
     assert holder.bodies == []
     either.send("999", "1000", "1001", to="s", session_id="one")
@@ -74,7 +74,7 @@ def test_what_comes_while_it_holds_the_session_is_selected(either: World) -> Non
     check(either)
 
 
-def test_what_it_abandons_comes_to_it_again_and_is_a_dead_letter_in_the_end(either: World) -> None:
+def test_an_abandoned_message_is_redelivered_to_the_session_and_finally_dead_lettered(either: World) -> None:
     holder = SessionReceiver(either, "one", selector=BodySelector(lambda text: text == "400"))
     for _ in range(3):
         either.settle(either.sessions().settlements.abandon, holder.locks[-1])
@@ -84,7 +84,7 @@ def test_what_it_abandons_comes_to_it_again_and_is_a_dead_letter_in_the_end(eith
     check(either)
 
 
-def test_what_it_holds_when_it_leaves_is_there_for_the_next(either: World) -> None:
+def test_messages_locked_at_detach_are_available_to_the_next_session_receiver(either: World) -> None:
     SessionReceiver(either, "one", selector=BodySelector(even)).close()
     assert SessionReceiver(either, "one").bodies == numbers(*range(500))
     check(either)
@@ -115,7 +115,7 @@ def test_a_page_that_comes_after_the_session_was_lost_is_not_given_out() -> None
     check(world)
 
 
-def test_a_store_that_cannot_be_read_is_asked_again() -> None:
+def test_a_failed_read_of_the_session_is_retried() -> None:
     store = FlakyStore()
     world = World(session_queue(), store=store)
     world.send(*numbers(*range(10)), to="s", session_id="one")
@@ -136,7 +136,7 @@ def test_the_next_free_session_is_held_though_nothing_in_it_matches(either: Worl
     check(either)
 
 
-def test_a_holder_that_deletes_takes_only_what_matches(either: World) -> None:
+def test_a_session_receiver_with_receive_and_delete_removes_matching_messages_only(either: World) -> None:
     holder = SessionReceiver(either, "one", deletes=True, selector=BodySelector(even))
     assert holder.bodies == numbers(*range(0, 500, 2))
     holder.close()

@@ -99,7 +99,7 @@ def test_the_next_free_session_is_the_one_that_waits_longest() -> None:
     assert [SessionReceiver(world).id for _ in range(3)] == ["b", "a", "c"]
 
 
-def test_a_session_that_was_closed_waits_behind_the_others() -> None:
+def test_a_closed_session_is_queued_after_other_sessions() -> None:
     world = a_world()
     for id in "ab":
         send(world, id, "1")
@@ -115,7 +115,7 @@ def test_a_session_accepted_by_name_is_not_the_next_free_one() -> None:
     assert SessionReceiver(world).id == "b"
 
 
-def test_who_waits_gets_the_session_of_the_first_message_that_comes() -> None:
+def test_a_waiting_receiver_gets_the_session_of_the_first_message() -> None:
     world = a_world()
     first, second = SessionReceiver(world), SessionReceiver(world)
     assert first.session is None
@@ -126,7 +126,7 @@ def test_who_waits_gets_the_session_of_the_first_message_that_comes() -> None:
     assert (first.bodies, second.bodies) == (["1"], ["2"])
 
 
-def test_who_waits_gets_a_session_that_is_closed() -> None:
+def test_a_waiting_receiver_gets_a_session_that_is_closed() -> None:
     world = a_world()
     send(world, "a", "1")
     holder = SessionReceiver(world)
@@ -148,7 +148,7 @@ def test_waiting_ends_when_the_time_is_over_and_the_session_goes_to_the_next() -
     assert patient.failure is None
 
 
-def test_who_leaves_while_waiting_gets_nothing() -> None:
+def test_a_receiver_that_stops_waiting_gets_no_session() -> None:
     world = a_world()
     leaving, staying = SessionReceiver(world), SessionReceiver(world)
     leaving.close()
@@ -278,7 +278,7 @@ def test_a_session_that_a_claim_reserves_is_not_held_by_its_last_receiver() -> N
         sessions.held("a")
 
 
-def test_a_session_whose_last_message_is_gone_disappears() -> None:
+def test_a_session_without_messages_is_removed() -> None:
     world = a_world()
     send(world, "a", "1")
     receiver = SessionReceiver(world)
@@ -315,7 +315,7 @@ def test_the_memory_of_a_page_that_comes_after_the_session_was_closed_is_not_tak
 # --- locks ---
 
 
-def test_a_session_lock_that_runs_out_gives_everything_back_counted_and_the_holder_hears_it() -> None:
+def test_an_expired_session_lock_unlocks_all_messages_counted_and_notifies_the_holder() -> None:
     world = a_world(lock_duration_ms=30 * SECOND)
     send(world, "a", "1", "2")
     receiver = SessionReceiver(world)
@@ -327,7 +327,7 @@ def test_a_session_lock_that_runs_out_gives_everything_back_counted_and_the_hold
     assert [(body(message), message.delivery_count) for message in again.got] == [("1", 1), ("2", 1)]
 
 
-def test_messages_that_were_not_delivered_are_not_counted_when_the_lock_runs_out() -> None:
+def test_undelivered_messages_are_not_counted_when_the_session_lock_expires() -> None:
     world = a_world()
     send(world, "a", "1", "2")
     SessionReceiver(world, credit=1)
@@ -380,7 +380,7 @@ def test_messages_of_a_session_are_not_renewed_one_by_one() -> None:
         world.sessions().renew([SessionReceiver(world).locks[0]])
 
 
-def test_a_session_whose_lock_ran_out_is_offered_when_its_messages_are_given_back() -> None:
+def test_a_session_with_an_expired_lock_is_available_when_its_messages_are_unlocked() -> None:
     store = FlakyStore()
     world = a_world(store)
     send(world, "a", "1")
@@ -421,7 +421,7 @@ def test_a_message_delivered_too_often_in_sessions_goes_to_the_dead_letters() ->
 # --- settling in a session ---
 
 
-def test_an_abandoned_message_comes_again_before_the_others() -> None:
+def test_an_abandoned_message_is_redelivered_before_other_messages() -> None:
     world = a_world()
     send(world, "a", "1", "2", "3")
     receiver = SessionReceiver(world, credit=1)
@@ -502,7 +502,7 @@ def test_a_locked_message_does_not_expire_before_its_session_is_let_go() -> None
     assert SessionReceiver(world).session is None
 
 
-def test_received_and_deleted_messages_of_a_session_come_in_order_when_they_are_gone() -> None:
+def test_with_receive_and_delete_messages_of_a_session_are_delivered_in_order_after_removal() -> None:
     store = FlakyStore()
     world = a_world(store)
     send(world, "a", "1", "2")
@@ -614,7 +614,7 @@ def test_a_session_that_is_closed_during_a_fetch_is_free_and_the_fetch_fails() -
     assert message.state == DEFERRED
 
 
-def test_a_fetched_message_is_counted_when_the_lock_of_its_session_runs_out() -> None:
+def test_a_fetched_message_is_counted_when_the_lock_of_its_session_expires() -> None:
     world = a_world()
     number = deferred(world)
     SessionReceiver(world, "a")
@@ -753,7 +753,7 @@ def test_a_list_that_cannot_be_read_is_an_error() -> None:
     assert isinstance(listed(world), BrokerError)
 
 
-def test_everything_is_there_after_a_restart_and_nobody_holds_it() -> None:
+def test_all_sessions_survive_a_restart_and_are_unlocked() -> None:
     world = a_world()
     send(world, "b", "1")
     send(world, "a", "2", "3")

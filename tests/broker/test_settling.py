@@ -125,7 +125,7 @@ def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_
     assert queue.sessions.held("s") is following.session
 
 
-def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
+def test_a_client_that_stops_waiting_does_not_get_the_session() -> None:
     world, store, queue, holder, session = world_with_a_session()
     store.hold()
     queue.settlements.complete(holder.locks[0], lambda error: None)
@@ -141,7 +141,7 @@ def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
     assert isinstance(second.session, Session)
 
 
-def test_of_two_who_wait_for_a_session_one_gets_it() -> None:
+def test_only_one_of_two_waiting_receivers_gets_the_session() -> None:
     world, store, queue, holder, session = world_with_a_session()
     store.hold()
     queue.settlements.complete(holder.locks[0], lambda error: None)

@@ -34,7 +34,7 @@ def test_none_is_settled_when_one_lock_has_expired(verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_all_are_settled_at_once_and_told_once(verdict: Verdict) -> None:
+def test_all_are_settled_in_one_commit_with_one_callback(verdict: Verdict) -> None:
     world = World()
     queue = world.queue()
     world.send("a", "b", "c")
@@ -88,7 +88,7 @@ def test_messages_that_go_back_and_those_that_were_delivered_too_often_share_a_c
     assert queue.locks.find([once.tag, often.tag]) == [once, often]
 
 
-def test_what_cannot_be_staged_leaves_the_others_as_they_were() -> None:
+def test_a_settlement_that_cannot_be_staged_changes_no_other_message() -> None:
     world = World()
     queue = world.queue()
     world.send("a", "b")

@@ -51,7 +51,7 @@ def test_session_states_count_towards_the_size_of_their_queue_also_after_a_resta
     assert again.sessions().size_in_bytes == STATE_BYTES
 
 
-def test_a_queue_full_of_states_takes_neither_messages_nor_longer_states() -> None:
+def test_a_queue_full_of_session_states_refuses_messages_and_longer_states() -> None:
     world = World(session_queue(max_size_in_megabytes=1))
     for name in ("a", "b"):
         SessionReceiver(world, name)
@@ -142,7 +142,7 @@ def test_a_message_as_large_as_may_be_can_be_dead_lettered_with_a_reason() -> No
     world.check()
 
 
-def test_a_property_that_replaces_a_long_one_is_taken() -> None:
+def test_a_property_that_replaces_a_longer_one_is_accepted() -> None:
     world = World()
     world.send("x")
     receiver = Receiver(world, world.queue())

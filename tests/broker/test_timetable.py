@@ -104,7 +104,7 @@ def test_the_soonest_counts() -> None:
     assert bench.looks == 2
 
 
-def test_the_store_knows_what_is_next() -> None:
+def test_the_store_returns_the_next_due_time() -> None:
     bench = Bench()
     bench.due = [bench.clock() + 5000]
     bench.timetable.look()
@@ -191,7 +191,7 @@ def test_a_batch_that_ends_early_is_followed_by_the_next_behind_it() -> None:
     assert bench.positions == [None, (20, 20), None]
 
 
-def test_what_came_back_before_the_place_is_looked_at_again() -> None:
+def test_a_message_returned_before_the_position_is_read_again() -> None:
     bench = Bench()
     bench.timetable.look()
     bench.answer_with([10, 20], 30)
@@ -263,7 +263,7 @@ def test_a_failure_at_what_is_due_is_not_the_last_look() -> None:
     assert (bench.due, bench.looks, bench.held) == ([], 2, 0)
 
 
-def test_one_that_is_told_before_it_fails_is_not_told_twice() -> None:
+def test_a_callback_that_ran_before_a_failure_is_not_run_twice() -> None:
     bench = Bench()
 
     def act(messages: list[StoredMessage], finished: Finished) -> None:

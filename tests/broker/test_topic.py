@@ -357,7 +357,7 @@ def test_a_failed_commit_stores_no_copy_and_the_message_is_rejected() -> None:
     world.check()
 
 
-def test_nobody_sees_a_copy_before_it_is_stored() -> None:
+def test_a_copy_is_not_delivered_before_it_is_stored() -> None:
     store = FlakyStore()
     world = World(topic("t", "a", "b"), store=store)
     receivers = [Receiver(world, world.subscription(name)) for name in ("a", "b")]
@@ -454,7 +454,7 @@ def test_a_message_for_later_survives_a_restart(store: Any) -> None:
     world.check()
 
 
-def test_what_fell_due_while_nobody_looked_is_copied_at_the_start() -> None:
+def test_messages_that_became_due_during_a_stop_are_copied_at_the_start() -> None:
     world = World(topic("t", "all"))
     scheduled(world, "later", MINUTE)
     world.clock.advance(HOUR)
@@ -463,7 +463,7 @@ def test_what_fell_due_while_nobody_looked_is_copied_at_the_start() -> None:
     world.check()
 
 
-def test_a_store_that_refuses_when_a_message_is_due_is_asked_again() -> None:
+def test_a_refused_commit_of_a_due_message_is_retried() -> None:
     store = FlakyStore()
     world = World(topic("t", "a", "b"), store=store)
     scheduled(world, "later", MINUTE)
@@ -642,7 +642,7 @@ def test_a_full_topic_accepts_messages_again_after_some_were_received() -> None:
     world.check()
 
 
-def test_a_full_topic_takes_messages_again_when_it_may_be_larger() -> None:
+def test_a_full_topic_accepts_messages_again_when_its_maximum_size_grows() -> None:
     world = small_topic()
     fill(world)
     larger = topic("t", max_size_in_megabytes=2)
@@ -695,7 +695,7 @@ def test_a_message_sent_in_a_transaction_is_copied_at_the_commit(fail: bool) -> 
     world.check()
 
 
-def test_a_transaction_is_rolled_back_when_the_topic_takes_nothing() -> None:
+def test_a_transaction_is_rolled_back_when_the_topic_refuses_messages() -> None:
     world = World(topic("t", "a"))
     transactions, id = sending_transaction(world, "one")
     disabled = topic("t", status=Status.SEND_DISABLED)
@@ -744,7 +744,7 @@ def test_a_duplicate_is_dropped_before_it_is_copied() -> None:
     world.check()
 
 
-def test_a_message_that_nobody_wanted_is_remembered_too() -> None:
+def test_the_id_of_a_message_without_a_matching_subscription_is_remembered() -> None:
     world = World(topic("t", subscription("reds", sql("r", "colour = 'red'")), requires_duplicate_detection=True))
     world.send("one", to="t", **colour("blue"))
     world.send("one", to="t", **colour("red"))
@@ -775,7 +775,7 @@ def test_a_rule_applies_to_the_next_message_and_after_a_restart(store: Any) -> N
     assert world.bodies("t/Subscriptions/sub") == ["1", "3", "5", "6"]
 
 
-def test_a_rule_that_could_not_be_stored_is_not_in_force() -> None:
+def test_a_rule_that_could_not_be_stored_has_no_effect() -> None:
     store = FlakyStore()
     world = World(topic("t", "sub"), store=store)
     store.fails = lambda changes: StoreError("not now")
@@ -789,7 +789,7 @@ def test_a_rule_that_could_not_be_stored_is_not_in_force() -> None:
 # --- what it refuses ---
 
 
-def test_a_topic_that_is_disabled_takes_nothing() -> None:
+def test_a_disabled_topic_refuses_messages() -> None:
     world = World(topic("t", "a", status=Status.SEND_DISABLED))
     with pytest.raises(EntityDisabled, match="'t'"):
         world.send("1", to="t")
@@ -832,7 +832,7 @@ def test_sends_go_on_while_a_subscription_is_being_deleted() -> None:
     world.check()
 
 
-def test_the_rules_of_a_deleted_subscription_are_not_asked_any_more() -> None:
+def test_the_rules_of_a_deleted_subscription_are_not_evaluated() -> None:
     world = World(topic("t", subscription("a", sql("r", "1 / size = 1")), "b"))
     assert world.administer(world.administration.delete_subscription, "t", "a") is None
     assert not world.topic()._matcher.needs_view

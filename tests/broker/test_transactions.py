@@ -93,7 +93,7 @@ def counts(world: World, path: str = "q") -> tuple[int, int, int]:
 # --- commit ---
 
 
-def test_what_is_sent_in_a_transaction_is_there_after_the_commit_and_not_before() -> None:
+def test_messages_of_a_transaction_are_active_after_the_commit_and_not_before() -> None:
     world = World()
     connection = Connection(world)
     receiver = Receiver(world, world.queue())
@@ -166,7 +166,7 @@ def test_an_empty_transaction_can_be_discharged_both_ways() -> None:
 # --- rollback ---
 
 
-def test_a_rollback_forgets_what_was_sent_and_keeps_what_was_settled_locked() -> None:
+def test_a_rollback_discards_sent_messages_and_keeps_settled_ones_locked() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
@@ -210,7 +210,7 @@ ROLLBACKS: dict[str, Callable[[Connection, bytes], object]] = {
 
 
 @pytest.mark.parametrize("rollback", ROLLBACKS)
-def test_a_rollback_gives_back_what_its_receiver_has_settled_and_keeps_the_rest_locked(rollback: str) -> None:
+def test_a_rollback_unlocks_messages_settled_by_the_receiver_and_keeps_others_locked(rollback: str) -> None:
     world = World(QueueDefinition(name="q", lock_duration_ms=5 * MINUTE), store=FlakyStore())
     world.send("a", "b")
     receiver = Receiver(world, world.queue(), credit=2)
@@ -323,7 +323,7 @@ def test_a_lock_that_was_lost_meanwhile_fails_the_commit_and_nothing_happens() -
     assert receiver.bodies == ["a", "b", "a"]
 
 
-def test_a_lock_that_ran_out_unnoticed_fails_the_commit_too() -> None:
+def test_a_lock_that_expired_before_its_timer_ran_fails_the_commit() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue(), credit=1)
@@ -420,7 +420,7 @@ def test_an_entity_that_became_full_meanwhile_fails_the_commit() -> None:
     assert counts(world) == (0, 0, 0)
 
 
-def test_what_cannot_be_staged_undoes_what_was() -> None:
+def test_a_change_that_cannot_be_staged_undoes_earlier_ones() -> None:
     world = World()
     world.send("a", "b")
     receiver = Receiver(world, world.queue())
@@ -445,7 +445,7 @@ def test_what_cannot_be_staged_undoes_what_was() -> None:
     assert queue.counters.size_in_bytes == 0
 
 
-def test_a_transaction_with_a_flaw_nobody_was_told_of_cannot_be_committed() -> None:
+def test_a_transaction_with_an_unreported_failure_cannot_be_committed() -> None:
     world = World()
     connection = Connection(world)
     id = connection.declare()
@@ -477,7 +477,7 @@ def test_a_transaction_ends_two_minutes_after_its_first_work() -> None:
     assert world.namespace.journal.unsaved_bytes == 0
 
 
-def test_a_discharge_that_fails_after_the_time_is_told_so() -> None:
+def test_a_discharge_after_the_time_out_is_refused() -> None:
     world = World()
     connection = Connection(world)
     id = connection.declare()
@@ -487,7 +487,7 @@ def test_a_discharge_that_fails_after_the_time_is_told_so() -> None:
         connection.discharge(id, fail=True)
 
 
-def test_a_transaction_takes_a_hundred_messages() -> None:
+def test_a_transaction_may_have_a_hundred_messages() -> None:
     world = World()
     world.send("lent")
     receiver = Receiver(world, world.queue(), credit=1)

@@ -122,7 +122,7 @@ def test_a_message_that_cannot_be_forwarded_is_dead_lettered_and_other_messages_
     world.check()
 
 
-def test_what_the_store_does_not_take_is_set_aside_and_the_others_are_forwarded() -> None:
+def test_a_message_that_the_store_refuses_is_dead_lettered_and_other_messages_are_forwarded() -> None:
     store = FlakyStore()
     world = forwarding(store)
     target = world.queue("to").id
@@ -139,7 +139,7 @@ def test_what_the_store_does_not_take_is_set_aside_and_the_others_are_forwarded(
     world.check()
 
 
-def test_what_the_store_takes_nowhere_stays_and_the_others_are_forwarded() -> None:
+def test_a_message_that_the_store_refuses_everywhere_stays_and_other_messages_are_forwarded() -> None:
     store = FlakyStore()
     world = forwarding(store)
     store.held = []
@@ -255,7 +255,7 @@ def test_an_unexpected_failure_of_a_rule_affects_one_copy_only(later: bool) -> N
 # --- receiving ---
 
 
-def test_a_message_that_cannot_be_delivered_is_a_dead_letter_in_the_end_and_the_others_are_received() -> None:
+def test_an_undeliverable_message_is_finally_dead_lettered_and_other_messages_are_received() -> None:
     class Picky(Receiver):
         def deliver(self, message: StoredMessage, lock: Any) -> None:
             if b"poison" in message.content:

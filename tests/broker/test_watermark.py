@@ -101,7 +101,7 @@ def test_another_one_can_be_set_and_none() -> None:
     assert watched(world, disk, low=21 * MIB).refuses
 
 
-def test_a_disk_that_cannot_be_asked_changes_nothing() -> None:
+def test_a_disk_whose_free_space_is_unknown_changes_nothing() -> None:
     world, disk = World(), Disk()
     watermark = watched(world, disk)
     disk.failure = OSError("gone")

@@ -75,7 +75,7 @@ def test_a_session_link_is_answered_with_its_session_only(world: World) -> None:
     assert len(link.messages()) == 1
 
 
-def test_a_drain_is_answered_when_all_was_looked_at(world: World) -> None:
+def test_a_drain_is_answered_after_every_message_was_evaluated(world: World) -> None:
     send(world, *range(20))
     link = selecting(world, "n = 19", credit=0)
     link.grant(5, drain=True)

@@ -86,7 +86,7 @@ def test_every_amqp_type_is_a_plain_value(wire: Any, value: Value) -> None:
     ],
     ids=repr,
 )
-def test_what_the_language_has_no_type_for_is_null(wire: Any) -> None:
+def test_a_value_without_a_type_in_the_language_is_null(wire: Any) -> None:
     assert plain(decode_value(encode_value(wire))[0]) is None
 
 
@@ -227,7 +227,7 @@ KEPT: list[tuple[Any, Value, Any]] = [
 
 
 @pytest.mark.parametrize(("old", "value", "wire"), KEPT, ids=[f"{old!r} to {value!r}" for old, value, _ in KEPT])
-def test_a_value_takes_the_type_that_was_there_if_it_can(old: Any, value: Value, wire: Any) -> None:
+def test_a_replaced_value_keeps_the_old_type_if_possible(old: Any, value: Value, wire: Any) -> None:
     found = typed(value, old)
     assert found == wire
     assert type(found) is type(wire)
@@ -248,7 +248,7 @@ values = st.one_of(
 
 
 @given(value=values, old=st.sampled_from([old for old, _, _ in KEPT]))
-def test_whatever_was_there_every_value_can_be_written_and_read_again(value: Value, old: Any) -> None:
+def test_every_value_can_replace_any_other_and_be_read(value: Value, old: Any) -> None:
     wire = decode_value(encode_value(typed(value, old)))[0]
     seen = plain(wire)
     assert (seen is None) == (value is None)

@@ -71,7 +71,7 @@ def test_all_conditions_must_hold() -> None:
     assert met(view({"a": 1, "b": "x"}, subject="l"), both) == []
 
 
-def test_filters_of_different_shapes_are_all_asked() -> None:
+def test_filters_of_all_forms_are_evaluated() -> None:
     filters = [CorrelationFilter(label="l"), CorrelationFilter(to="t"), properties(a=1), properties(b=1)]
     assert met(view({"a": 1}, subject="l", to="t"), *filters) == [0, 1, 2]
 
@@ -159,7 +159,7 @@ def test_a_message_that_cannot_be_read_fails_the_filters_that_look_there_and_no_
     assert all("could not be decoded" in sentence for _, sentence in failures)
 
 
-def test_what_was_discarded_is_not_found() -> None:
+def test_a_discarded_filter_does_not_match() -> None:
     index: CorrelationIndex[str] = CorrelationIndex()
     first, second = CorrelationFilter(label="l"), CorrelationFilter(label="m")
     for correlation, owner in ((first, "a"), (first, "b"), (second, "c")):
@@ -244,7 +244,7 @@ def naively_met(seen: View, correlation: CorrelationFilter) -> bool:
     user=st.dictionaries(NAMES, WIRE, max_size=3),
     fields=st.dictionaries(st.sampled_from(sorted(WIRE_FIELDS.values())), TEXTS),
 )
-def test_the_index_finds_what_asking_each_filter_finds(
+def test_the_index_gives_the_same_result_as_evaluating_each_filter(
     filters: list[CorrelationFilter], user: dict[str, Any], fields: dict[str, str]
 ) -> None:
     seen = view(user, **fields)

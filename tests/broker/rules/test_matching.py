@@ -51,7 +51,7 @@ def described(copies: list[Copy]) -> list[str]:
 # --- one subscription ---
 
 
-def test_a_true_filter_takes_every_message_as_it_is() -> None:
+def test_a_true_filter_matches_every_message_unchanged() -> None:
     assert matcher(s=TRUE).match(view()) == [Copy("s")]
 
 
@@ -60,7 +60,7 @@ def test_no_rules_or_a_false_filter_match_no_message(rules: list[RuleDefinition]
     assert matcher(s=rules).match(view()) == []
 
 
-def test_a_sql_filter_takes_what_it_is_true_of() -> None:
+def test_a_sql_filter_matches_messages_for_which_it_is_true() -> None:
     made = matcher(s=sql("colour = 'red' AND sys.Label LIKE 'l%'"))
     assert described(made.match(view({"colour": "red"}, subject="label"))) == ["s"]
     assert described(made.match(view({"colour": "blue"}, subject="label"))) == []
@@ -82,7 +82,7 @@ def test_a_filter_and_an_action_use_their_parameters() -> None:
     assert made.match(view({"size": Int(5), "since": Timestamp(0)})) == []
 
 
-def test_a_correlation_filter_takes_what_meets_it() -> None:
+def test_a_correlation_filter_matches_messages_that_meet_its_conditions() -> None:
     made = matcher(s=label("l"))
     assert described(made.match(view(subject="l"))) == ["s"]
     assert described(made.match(view(subject="m"))) == []
@@ -126,7 +126,7 @@ def test_the_message_itself_is_not_changed_by_actions() -> None:
     assert (seen.user("a"), seen.user("b"), seen.user("RuleName"), seen.system("Label")) == (1, 2, MISSING, "l")
 
 
-def test_the_rule_name_replaces_whatever_had_that_name() -> None:
+def test_the_rule_name_replaces_a_property_of_that_name() -> None:
     made = matcher(s=RuleDefinition(name="5", action="SET rulename = 7"))
     (copy,) = made.match(view({"RULENAME": Int(3)}))
     assert copy.view is not None
@@ -145,7 +145,7 @@ def test_sql_that_is_always_true_or_never_needs_no_view(text: str, always: bool)
 # --- errors ---
 
 
-def test_a_filter_that_fails_does_not_match_and_is_told() -> None:
+def test_a_failing_filter_does_not_match_and_is_reported() -> None:
     made = matcher(s=[sql("1 / a = 1", "bad"), sql("a = 0", "good")], t=TRUE)
     plain, failed, other = made.match(view({"a": 0}))
     assert (plain, other) == (Copy("s"), Copy("t"))
@@ -155,7 +155,7 @@ def test_a_filter_that_fails_does_not_match_and_is_told() -> None:
     assert "\n" not in failed.error
 
 
-def test_an_action_that_fails_is_told_and_the_others_go_on() -> None:
+def test_a_failing_action_is_reported_and_other_actions_run() -> None:
     made = matcher(
         s=[
             RuleDefinition(name="bad", action="SET b = 1; SET sys.SessionId = long"),
@@ -170,7 +170,7 @@ def test_an_action_that_fails_is_told_and_the_others_go_on() -> None:
     assert after(good.view).application_properties == {"long": "x" * 129, "b": 1, "RuleName": "good"}
 
 
-def test_every_failing_rule_is_told_in_order() -> None:
+def test_every_failing_rule_is_reported_in_order() -> None:
     made = matcher(
         s=[sql("1 / a = 1", "one"), sql("2 / a = 1", "two"), TRUE, sql("1 / a = 1", "three")], t=sql("1 / a = 1")
     )
@@ -207,7 +207,7 @@ def test_a_subscription_that_is_set_again_keeps_its_place_and_not_its_rules() ->
     assert described(made.match(view({"a": 2}, subject="m"))) == ["a", "b", "c", "d"]
 
 
-def test_a_subscription_that_is_removed_gets_nothing_and_comes_back_at_the_end() -> None:
+def test_a_removed_subscription_gets_nothing_and_is_last_when_added_again() -> None:
     made = matcher(a=[TRUE, sql("a = 1", "one"), label("l", "two"), FALSE], b=sql("a = 1"), c=label("l"))
     assert described(made.match(view({"a": 1}, subject="l"))) == ["a", "b", "c"]
     made.remove("a")

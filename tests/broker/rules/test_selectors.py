@@ -129,7 +129,7 @@ def test_jms_names_are_those_of_the_amqp_mapping(selector: str, message: StoredM
     assert not is_selected(f"NOT ({selector})", message)
 
 
-def test_every_name_can_be_asked_for() -> None:
+def test_every_name_can_be_read() -> None:
     for name in NAMES:
         assert is_selected(f"{name} IS NULL OR {name} IS NOT NULL", stored())
         assert not is_selected(f"{name} = 'no such value'", stored())
@@ -179,7 +179,7 @@ def test_a_selector_that_is_always_true_costs_nothing() -> None:
         ("color LIKE 'a' ESCAPE 'ab'", "ESCAPE requires a text of one character, not of 2 (line 1, column 25)"),
     ],
 )
-def test_what_is_no_selector_is_refused_with_the_place(selector: str, reason: str) -> None:
+def test_an_invalid_selector_is_refused_with_the_position(selector: str, reason: str) -> None:
     with pytest.raises(SqlError) as error:
         rule_of(selector)
     assert error.value.reason == reason

@@ -41,7 +41,7 @@ def test_a_filter_gives_the_result_of_its_case(case: dict[str, Any]) -> None:
 
 
 @parametrize(*FILTERS, having="fails")
-def test_a_filter_that_cannot_be_evaluated_says_why(case: dict[str, Any]) -> None:
+def test_a_filter_that_cannot_be_evaluated_gives_the_reason(case: dict[str, Any]) -> None:
     matches = compiled(case)
     with pytest.raises(EvaluationError) as error:
         matches(Properties.of(case))
@@ -171,7 +171,7 @@ def test_a_long_row_of_operators_is_no_nesting(text: str) -> None:
     assert compile_filter(text)(Properties({"a": 1}))
 
 
-def test_what_stands_side_by_side_is_no_nesting() -> None:
+def test_operands_in_sequence_do_not_count_as_nesting() -> None:
     text = " OR ".join(["(a=1)"] * (MAX_RULE_DEPTH + 1))
     assert compile_filter(text)(Properties({"a": 1}))
 
@@ -217,7 +217,7 @@ def test_the_same_text_with_other_parameters_is_another_filter() -> None:
         assert properties.users["a"] == moment
 
 
-def test_a_parameter_of_an_amqp_type_is_taken_by_its_value() -> None:
+def test_a_parameter_of_an_amqp_type_is_used_by_its_value() -> None:
     assert compile_filter("a = @p", {"p": Int(1)})(Properties({"a": 1}))
     properties = Properties()
     compile_action("SET a = @p", {"p": Int(1)})(properties)

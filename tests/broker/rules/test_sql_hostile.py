@@ -109,7 +109,7 @@ def test_any_text_is_compiled_or_refused_with_its_position(
 
 @settings(max_examples=1000)
 @given(CONDITIONS, PARAMETERS, MESSAGES)
-def test_every_filter_of_the_grammar_gives_a_result_or_says_why_not(
+def test_every_filter_of_the_grammar_gives_a_result_or_an_error(
     text: str, parameters: dict[str, Any], message: Properties
 ) -> None:
     found = outcome(compile_filter, text, parameters, message)
@@ -121,7 +121,7 @@ def test_every_filter_of_the_grammar_gives_a_result_or_says_why_not(
 
 @settings(max_examples=300)
 @given(ACTIONS, PARAMETERS, MESSAGES)
-def test_every_action_of_the_grammar_is_done_or_says_why_not(
+def test_every_action_of_the_grammar_is_applied_or_gives_an_error(
     text: str, parameters: dict[str, Any], message: Properties
 ) -> None:
     assert isinstance(outcome(compile_action, text, parameters, message), SqlError | EvaluationError | None)

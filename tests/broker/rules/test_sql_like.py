@@ -64,11 +64,11 @@ def test_like_with_an_escape_character_follows_its_definition(text: str, pattern
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_like_takes_any_characters(text: str, pattern: str) -> None:
+def test_like_accepts_any_characters(text: str, pattern: str) -> None:
     assert compile_pattern(pattern)(text) == is_like(text, pattern)
 
 
-def test_a_text_is_gone_through_once_whatever_the_pattern() -> None:
+def test_a_text_is_scanned_once_for_any_pattern() -> None:
     # By trying everything, these would take longer than anybody waits.
     text = "a" * 50_000
     assert not compile_pattern("%a" * 500 + "%b")(text)

@@ -71,7 +71,7 @@ def test_a_constant_compares_as_the_same_value_of_a_property_does(left: str, rig
 
 
 @pytest.mark.parametrize(("left", "right"), list(product(SAMPLES, SAMPLES)))
-def test_in_finds_what_equality_finds(left: str, right: str) -> None:
+def test_in_compares_as_equality_does(left: str, right: str) -> None:
     one, other = SAMPLES[left], SAMPLES[right]
     both = Properties({"a": one, "b": other})
     for equality, constants, computed in (

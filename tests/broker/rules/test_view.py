@@ -120,7 +120,7 @@ def test_ids_of_any_type_are_seen_as_text(identity: Any, text: str) -> None:
     assert type(seen.system("MessageId")) is str
 
 
-def test_what_the_broker_wrote_beside_the_message_is_seen() -> None:
+def test_a_view_has_the_values_that_the_broker_stored_with_the_message() -> None:
     annex = Annex(dead_letter_source="queue", enqueued_number=3).encode()
     seen = bare_view(Message(data=[b""]).encode(), annex)
     assert (seen.system("DeadLetterSource"), seen.system("EnqueuedSequenceNumber")) == ("queue", 3)
@@ -141,7 +141,7 @@ def test_the_size_may_be_that_of_more_than_the_view_was_given() -> None:
     assert seen.system("Size") == 500
 
 
-def test_user_properties_are_found_whatever_their_case() -> None:
+def test_names_of_user_properties_are_case_insensitive() -> None:
     seen = view({"Colour": "red"})
     assert [seen.user(name) for name in ("Colour", "colour", "COLOUR")] == ["red"] * 3
 
@@ -179,7 +179,7 @@ def test_sections_may_have_long_descriptors() -> None:
     assert (changed.properties.message_id, changed.body) == ("n", b"body")
 
 
-def test_a_section_that_cannot_be_read_is_an_evaluation_error_for_who_asks_for_it() -> None:
+def test_reading_an_invalid_section_is_an_evaluation_error() -> None:
     broken = map_section(APPLICATION_PROPERTIES, [b"\xa1\x01a"])
     seen = bare_view(list_section(PROPERTIES, [b"\xa1\x01m"]) + broken)
     assert seen.system("MessageId") == "m"
@@ -190,7 +190,7 @@ def test_a_section_that_cannot_be_read_is_an_evaluation_error_for_who_asks_for_i
             act()
 
 
-def test_properties_that_cannot_be_read_are_an_evaluation_error_for_who_asks_for_them() -> None:
+def test_reading_invalid_properties_is_an_evaluation_error() -> None:
     broken = list_section(PROPERTIES, [b"\xa1\x01\xff", b"\x40", b"\xa1\x01t"])
     seen = bare_view(broken + map_section(APPLICATION_PROPERTIES, [encode_value("a"), encode_value(1)]))
     assert (seen.user("a"), seen.system("To")) == (1, "t")
@@ -198,7 +198,7 @@ def test_properties_that_cannot_be_read_are_an_evaluation_error_for_who_asks_for
         seen.system("MessageId")
 
 
-def test_what_nobody_could_read_is_kept_as_it_is() -> None:
+def test_an_unreadable_section_is_kept_unchanged() -> None:
     broken = b"\x00\x53\x73\xc0\x02\x05\x40"
     changed = bare_view(broken + Message(data=[b"body"]).encode())
     changed.set_user("a", 1)
@@ -352,7 +352,7 @@ def test_partition_keys_are_set_in_the_annotations(name: str) -> None:
     assert annotations_of(changed)["x-opt-other"] == 5
 
 
-def test_annotations_can_be_added_to_a_message_without_any_and_taken_away() -> None:
+def test_annotations_can_be_added_to_a_message_without_any_and_removed() -> None:
     changed = view()
     changed.set_system("PartitionKey", "new")
     assert annotations_of(changed)["x-opt-partition-key"] == "new"
@@ -438,7 +438,7 @@ def test_a_user_property_of_any_type_can_be_added(value: Value, wire: Any) -> No
     assert type(properties["new"]) is type(wire)
 
 
-def test_the_first_user_property_stands_between_properties_and_body() -> None:
+def test_the_first_user_property_is_written_between_properties_and_body() -> None:
     changed = view()
     payload = changed.result().payload
     body = payload.index(b"\x00\x53\x75")
@@ -455,7 +455,7 @@ def test_a_user_property_keeps_its_spelling_and_its_type() -> None:
     assert type(properties["Count"]) is UInt
 
 
-def test_a_property_that_was_added_is_found_whatever_its_case() -> None:
+def test_the_name_of_an_added_property_is_case_insensitive() -> None:
     changed = view({"a": 1})
     assert changed.user("New") is MISSING
     changed.set_user("new", 1)
@@ -471,7 +471,7 @@ def test_removing_a_user_property_removes_all_that_differ_in_case() -> None:
     assert after(changed).application_properties == {"b": 3}
 
 
-def test_what_was_removed_can_be_set_again_and_forgets_its_type() -> None:
+def test_a_removed_property_can_be_set_again_with_another_type() -> None:
     changed = view({"a": Int(1), "b": 2})
     changed.remove_user("a")
     changed.set_user("a", "5")
@@ -481,7 +481,7 @@ def test_what_was_removed_can_be_set_again_and_forgets_its_type() -> None:
     assert after(changed).application_properties == {"a": "5", "b": 2}
 
 
-def test_removing_what_is_not_there_changes_nothing() -> None:
+def test_removing_a_missing_property_has_no_effect() -> None:
     changed = view({"a": 1})
     before = changed.copy().result()
     changed.remove_user("b")
@@ -515,7 +515,7 @@ def test_many_changes_make_long_sections() -> None:
     user=st.dictionaries(st.text(max_size=3), st.one_of(st.integers(-(2**63), 2**63 - 1), st.text()), max_size=6),
     changes=st.lists(st.tuples(st.text(max_size=3), st.one_of(st.none(), st.text(), st.booleans())), max_size=6),
 )
-def test_what_is_seen_after_changes_is_what_a_receiver_gets(
+def test_a_changed_view_has_the_values_that_a_receiver_gets(
     user: dict[str, Any], changes: list[tuple[str, Value]]
 ) -> None:
     changed = view(user)
