@@ -72,15 +72,7 @@ class Settlements:
 
     def settle(self, settlement: Settlement, lock: Lock, done: Done) -> None:
         """Settle a message as its receiver asks. Raise BrokerError if that is not possible."""
-        match settlement.verdict:
-            case Verdict.COMPLETE:
-                self.complete(lock, done)
-            case Verdict.ABANDON:
-                self.abandon(lock, done, settlement.properties)
-            case Verdict.DEFER:
-                self.defer(lock, done, settlement.properties)
-            case Verdict.DEAD_LETTER:
-                self.dead_letter_all([lock], done, settlement)
+        self.settle_all(settlement, [lock], done)
 
     def settle_all(self, settlement: Settlement, locks: Sequence[Lock | None], done: Done) -> None:
         """Settle messages as their receiver asks: all, or none if one lock is not held."""
@@ -134,9 +126,7 @@ class Settlements:
 
     def abandon(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Make a message active again and count the delivery. Dead-letter it after too many deliveries."""
-        self.check_held(lock)
-        self._check_added([lock], properties)
-        self.return_message(lock, done, properties)
+        self.abandon_all([lock], done, properties)
 
     def abandon_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Abandon all messages, or none if one lock is not held."""
@@ -145,6 +135,9 @@ class Settlements:
         self._return_all(held, done, properties)
 
     def _return_all(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
+        if len(locks) == 1:
+            self.return_message(locks[0], done, properties)
+            return
         outcome = _gather(len(locks), done)
 
         def stage() -> None:
@@ -162,18 +155,15 @@ class Settlements:
 
     def defer(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Defer a message: it can then be received by its sequence number only."""
-        self.check_held(lock)
-        self._stage_deferral([lock], done, properties)
+        self.defer_all([lock], done, properties)
 
     def defer_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Defer all messages, or none if one lock is not held."""
-        self._stage_deferral(self.all_held(locks), done, properties)
-
-    def _stage_deferral(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
+        held = self.all_held(locks)
+        self._check_added(held, properties)
         lane = self._journal.rest
-        self._check_added(locks, properties)
         added = _added(properties)
-        deferred = [(lock, self.changed(lock.message, added, state=DEFERRED)) for lock in locks]
+        deferred = [(lock, self.changed(lock.message, added, state=DEFERRED)) for lock in held]
         root = self._queue.root
         for lock, changed in deferred:
             self._stage_change(lane, lock.message, changed)

@@ -33,7 +33,7 @@ from peeklock.nodes.session_operations import (
     held_session,
     session_id_of,
 )
-from peeklock.nodes.settling import settlement_of_status
+from peeklock.nodes.settling import STATUSES, settlement_of_status
 from peeklock.store.base import StoredMessage
 
 RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1
@@ -289,7 +289,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Settle messages by their lock tokens: all of them, or none when one lock is lost.",
         right=Right.LISTEN,
         request=(
-            Field("disposition-status", Kind.STRING, note="completed, abandoned, suspended, defered or deferred"),
+            Field("disposition-status", Kind.STRING, note=f"{', '.join(STATUSES[:-1])} or {STATUSES[-1]}"),
             Field("lock-tokens", Kind.UUIDS),
             Field("deadletter-reason", Kind.STRING, required=False),
             Field("deadletter-description", Kind.STRING, required=False),

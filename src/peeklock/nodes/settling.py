@@ -1,7 +1,7 @@
 """The table of settlements: verdicts, outcomes on a link, and statuses in `update-disposition`.
 
-Links, transactions and `update-disposition` all use it. A released delivery is not a settlement: its message is active
-again without a change in the store.
+Links, transactions and `update-disposition` all use it; `broker.settlements` has the effect of each verdict. A released
+delivery is not a settlement: its message is active again without a change in the store.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Row(NamedTuple):
     statuses: tuple[str, ...]
     """The statuses in `update-disposition`. The hosted service spells a deferral `defered`."""
     outcome: type[Accepted] | type[Modified] | type[Rejected]
-    """The outcome on a link. Only undeliverable-here distinguishes deferring from abandoning; SDKs differ in the other
-    fields."""
+    """The outcome on a link."""
+    undeliverable_here: bool = False
+    """The field of the outcome that distinguishes deferring from abandoning; SDKs differ in the other fields."""
 
     @property
     def answer(self) -> bytes:
@@ -40,10 +41,12 @@ class Row(NamedTuple):
 TABLE: Final = (
     Row(Verdict.COMPLETE, ("completed",), Accepted),
     Row(Verdict.ABANDON, ("abandoned",), Modified),
-    Row(Verdict.DEFER, ("defered", "deferred"), Modified),
+    Row(Verdict.DEFER, ("defered", "deferred"), Modified, undeliverable_here=True),
     Row(Verdict.DEAD_LETTER, ("suspended",), Rejected),
 )
+_BY_OUTCOME: Final = {(row.outcome, row.undeliverable_here): row.verdict for row in TABLE}
 _BY_STATUS: Final = {status: row.verdict for row in TABLE for status in row.statuses}
+STATUSES: Final = tuple(_BY_STATUS)
 OUTCOMES: Final = {row.verdict: row.outcome for row in TABLE}
 ANSWERS: Final = {row.verdict: row.answer for row in TABLE}
 """The encoded outcomes that confirm a settlement."""
@@ -57,7 +60,7 @@ def settlement_of_status(
     """Convert a request of `update-disposition` to a settlement. Raise InvalidProperty if it is invalid."""
     verdict = _BY_STATUS.get(status)
     if verdict is None:
-        raise InvalidProperty(f"'disposition-status' must be one of {', '.join(_BY_STATUS)}, not '{status}'.")
+        raise InvalidProperty(f"'disposition-status' must be one of {', '.join(STATUSES)}, not '{status}'.")
     settlement = Settlement(verdict, properties=properties, reason=reason, description=description)
     settlement.check()
     return settlement
@@ -65,15 +68,15 @@ def settlement_of_status(
 
 def settlement_of_outcome(state: Any) -> Settlement:
     """Convert an outcome on a link to a settlement, which is not checked."""
-    if isinstance(state, Accepted):
-        return Settlement(Verdict.COMPLETE)
+    verdict = _BY_OUTCOME.get((type(state), isinstance(state, Modified) and bool(state.undeliverable_here)))
+    if verdict is None:
+        raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
     if isinstance(state, Modified):
-        verdict = Verdict.DEFER if state.undeliverable_here else Verdict.ABANDON
         return Settlement(verdict, properties=state.message_annotations)
     if isinstance(state, Rejected):
         reason, description, others = _dead_letter_reason(state)
-        return Settlement(Verdict.DEAD_LETTER, properties=others, reason=reason, description=description)
-    raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
+        return Settlement(verdict, properties=others, reason=reason, description=description)
+    return Settlement(verdict)
 
 
 def _dead_letter_reason(state: Rejected) -> tuple[str | None, str | None, dict[Any, Any]]:

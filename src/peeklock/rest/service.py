@@ -52,6 +52,10 @@ _STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
     MessageLockLost: HTTPStatus.NOT_FOUND,
     StorageFull: HTTPStatus.FORBIDDEN,
 }
+_SETTLEMENTS: Final = {
+    Action.COMPLETE: Settlement(Verdict.COMPLETE),
+    Action.UNLOCK: Settlement(Verdict.ABANDON),
+}
 _TIMEOUT = re.compile(r"[0-9]{1,9}")
 
 
@@ -200,8 +204,7 @@ class RestService:
         if parsed.action is Action.RENEW_LOCK:
             queue.renew([lock])
         else:
-            verdict = Verdict.COMPLETE if parsed.action is Action.COMPLETE else Verdict.ABANDON
-            settlement = Settlement(verdict)
+            settlement = _SETTLEMENTS[parsed.action]
             await durable(lambda done: queue.settlements.settle(settlement, lock, done))
         return web.Response()
 
