@@ -1,7 +1,8 @@
 """The base class of queues with and without sessions: settlement, expiry, deferral, claims, and reading of messages.
 
-A part of the queue, `windows`, has the active messages. Five methods differ between the two kinds of queue:
-`on_active`, `on_inactive`, `on_returned`, `resume` and `lock_deferred`.
+A part of the queue, `windows`, has the active messages. The two kinds of queue react differently to changes of these
+(`on_active`, `on_inactive`, `on_returned`, `resume`), and lock deferred messages differently (`lock_deferred`). Each
+adds the start and end of its own parts.
 """
 
 from __future__ import annotations
