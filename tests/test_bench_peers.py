@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -392,11 +391,17 @@ def test_what_an_earlier_run_sent_is_sent_again_before_it_is_received(
 def test_a_load_client_that_ends_early_is_a_failure_of_its_load(tmp_path: Path, words: str, complaint: str) -> None:
     proton = module("proton")
     program = tmp_path / "load"
-    program.write_text(f"#!{sys.executable}\n{words}\n")
+    pid = tmp_path / "pid"
+    program.write_text(f"#!{sys.executable}\nimport os; open({str(pid)!r}, 'w').write(str(os.getpid()))\n{words}\n")
     program.chmod(0o755)
     load = proton.Load(side="send", count=1, size=8)
+
+    def wait_until_it_has_ended() -> None:
+        if "sys.exit" in words:
+            os.waitid(os.P_PID, int(pid.read_text()), os.WEXITED | os.WNOWAIT)
+
     with pytest.raises(module("load").LoadFailed, match=f"send at q: {complaint}"):
-        proton.apply(program, proton.Access(port=1, address="q"), [load], lambda: time.sleep(0.3))
+        proton.apply(program, proton.Access(port=1, address="q"), [load], wait_until_it_has_ended)
 
 
 def test_a_sink_that_does_not_start_is_a_failure_of_the_load(tmp_path: Path) -> None:
