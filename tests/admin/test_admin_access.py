@@ -31,7 +31,7 @@ def port(start_broker: StartBroker) -> int:
     return start_broker(data=None, namespace=namespace).broker.port
 
 
-def test_without_a_token_nothing_is_told(port: int) -> None:
+def test_without_a_token_no_information_is_returned(port: int) -> None:
     for path in ("/a", "/none", "/$Resources/queues", "/$namespaceinfo", "/"):
         answer = AtomClient(port).get(path, Authorization="")
         assert answer.status == 401
@@ -49,7 +49,7 @@ def test_without_a_token_nothing_is_told(port: int) -> None:
         ("SharedAccessSignature " + "x" * 7000, "has no"),
     ],
 )
-def test_what_is_no_token_is_refused_with_why(port: int, token: str, said: str) -> None:
+def test_an_invalid_token_is_refused_with_the_reason(port: int, token: str, said: str) -> None:
     answer = AtomClient(port).get("/a", Authorization=token)
     assert answer.status == 401
     assert said in answer.detail
@@ -83,7 +83,7 @@ def test_a_connection_over_amqp_does_not_accept_expired_tokens(start_broker: Sta
         connection.sender("queue")
 
 
-def test_a_token_covers_what_it_was_made_for_and_what_is_below(port: int) -> None:
+def test_a_token_covers_its_entity_and_sub_entities(port: int) -> None:
     atom = AtomClient(port)
     assert atom.get("/a/b", Authorization=atom.token("A/b?api-version=2021-05")).status == 200
     assert atom.get("/a%2Fb", Authorization=atom.token("a%2Fb")).status == 200

@@ -49,7 +49,7 @@ def read(
     return read_settings(kind, description_of(parse(text)), version, former)
 
 
-def test_what_python_sends_is_read() -> None:
+def test_descriptions_from_the_python_sdk_are_read() -> None:
     found = read(sent("python_entity"))
     (rule,) = found.pop("authorization_rules")
     assert found == {
@@ -61,7 +61,7 @@ def test_what_python_sends_is_read() -> None:
     assert (rule.name, rule.primary_key, rule.rights) == ("n", "pppppppppp", {Right.SEND})
 
 
-def test_what_javascript_sends_is_read() -> None:
+def test_descriptions_from_the_javascript_sdk_are_read() -> None:
     assert QueueDefinition(name="q", **read(sent("javascript_entity"))) == QueueDefinition(
         name="q",
         lock_duration_ms=45_000,
@@ -86,7 +86,7 @@ def test_what_javascript_sends_is_read() -> None:
     )
 
 
-def test_what_dotnet_sends_is_read() -> None:
+def test_descriptions_from_the_dotnet_sdk_are_read() -> None:
     assert SubscriptionDefinition(
         name="s", **read(sent("dotnet_entity"), SubscriptionDefinition)
     ) == SubscriptionDefinition(
@@ -103,7 +103,7 @@ def test_what_is_not_said_is_not_found_but_for_what_clients_clear_by_leaving_it_
     assert read(queue("<LockDuration/><Status> </Status><UserMetadata/><ForwardTo/>")) == cleared
 
 
-def test_what_is_not_known_is_passed_over() -> None:
+def test_unknown_elements_are_ignored() -> None:
     found = read(queue("<Colour>red</Colour><MaxDeliveryCount>2</MaxDeliveryCount><SizeInBytes>many</SizeInBytes>"))
     assert found["max_delivery_count"] == 2
     assert "Colour" not in str(found)
@@ -174,7 +174,7 @@ def test_keys_that_are_not_given_stay_as_they_were() -> None:
     assert (rule.primary_key, rule.secondary_key, rule.rights) == ("one", None, {Right.LISTEN})
 
 
-def test_rules_are_removed_by_an_empty_list_and_kept_where_there_is_none() -> None:
+def test_an_empty_list_removes_rules_and_a_missing_list_keeps_them() -> None:
     assert read(queue("<AuthorizationRules/>"))["authorization_rules"] == ()
     assert "authorization_rules" not in read(queue())
 
@@ -271,7 +271,7 @@ def test_a_queue_is_written_whole_and_in_order() -> None:
         ),
     ],
 )
-def test_what_was_written_is_read_as_it_was(definition: Any) -> None:
+def test_written_descriptions_are_read_unchanged(definition: Any) -> None:
     kind = type(definition)
     state = EntityState(definition, RUNTIME, PROFILES["standard"], "http://[::1]:5300", "2024-05")
     found = read_settings(kind, parse(to_text(describe(state)).encode()), "2024-05", definition)

@@ -75,7 +75,7 @@ def test_pages_of_a_client_that_names_no_version_have_their_place_in_the_list() 
     assert old.url("$Resources/Queues", skip=2, top=2) == "https://host/$Resources/Queues?$skip=2&$top=2"
 
 
-def test_an_error_says_its_code_and_what_to_look_for() -> None:
+def test_an_error_has_its_code_and_the_tracking_id() -> None:
     error = fromstring(write_error(409, 40900, "Conflict. It <exists>.", "/q"))
     assert error.findtext("Code") == "409"
     assert re.fullmatch(

@@ -15,7 +15,7 @@ from peeklock.entities.names import DefinitionError
 from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 
 
-def test_what_python_sends_is_read_with_the_types_of_its_values() -> None:
+def test_rules_from_the_python_sdk_are_read_with_the_types_of_their_values() -> None:
     rule = read_rule(description_of(parse(sent("python_rule"))), "named")
     assert rule == RuleDefinition(
         name="named",
@@ -47,7 +47,7 @@ def test_what_python_sends_is_read_with_the_types_of_its_values() -> None:
     ]
 
 
-def test_what_javascript_sends_is_read() -> None:
+def test_descriptions_from_the_javascript_sdk_are_read() -> None:
     rule = read_rule(description_of(parse(sent("javascript_rule"))))
     moment = datetime(2020, 1, 2, 3, 4, 5, 678000, UTC)
     assert rule == RuleDefinition(
@@ -58,7 +58,7 @@ def test_what_javascript_sends_is_read() -> None:
     )
 
 
-def test_what_dotnet_sends_is_read() -> None:
+def test_descriptions_from_the_dotnet_sdk_are_read() -> None:
     rule = read_rule(description_of(parse(sent("dotnet_rule"))))
     assert rule == RuleDefinition(
         name="r",
@@ -92,7 +92,7 @@ def written(rule: RuleDefinition) -> str:
     return text.removeprefix(START).removesuffix(END)
 
 
-def test_a_description_that_says_nothing_is_the_default_rule() -> None:
+def test_an_empty_description_is_the_default_rule() -> None:
     assert described("") == RuleDefinition(name="$Default", filter_kind=FilterKind.TRUE)
 
 
@@ -128,7 +128,7 @@ VALUE = (
         (VALUE.format('<Key>a</Key><Value i:type="x:base64Binary">AA==</Value>'), "Properties.a"),
     ],
 )
-def test_what_is_no_rule_is_refused_by_the_name_of_what_is_wrong(inner: str, setting: str) -> None:
+def test_the_error_of_an_invalid_rule_names_the_mistake(inner: str, setting: str) -> None:
     with pytest.raises(DefinitionError) as refusal:
         described(inner)
     assert refusal.value.setting == setting

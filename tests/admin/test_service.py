@@ -142,12 +142,12 @@ def test_descriptions_omit_a_setting_that_azure_does_not_have(atom: AtomClient) 
     assert "OrderByPriority" not in atom.put("/shop", topic()).text
 
 
-def test_a_destination_is_told_as_an_address_of_the_namespace(atom: AtomClient) -> None:
+def test_a_destination_is_returned_as_an_address_of_the_namespace(atom: AtomClient) -> None:
     created = atom.put("/orders", queue("<ForwardTo>sb://elsewhere/queue</ForwardTo>"))
     assert created.said("ForwardTo") == f"http://127.0.0.1:{atom.port}/queue"
 
 
-def test_the_namespace_says_its_name_and_its_tier(atom: AtomClient) -> None:
+def test_the_namespace_document_has_name_and_tier(atom: AtomClient) -> None:
     shown = atom.get("/$namespaceinfo?api-version=2021-05")
     assert (shown.said("Name"), shown.said("MessagingSKU")) == ("sbemulatorns", "Standard")
 
@@ -212,7 +212,7 @@ def test_topics_and_subscriptions_are_lists_of_their_own(news: AtomClient) -> No
 
 
 @pytest.mark.parametrize("query", ["$skip=-1", "$skip=x", "$top=0", "$top=1.5", "$top=99999999999"])
-def test_what_is_no_page_is_refused(atom: AtomClient, query: str) -> None:
+def test_an_invalid_page_is_refused(atom: AtomClient, query: str) -> None:
     answer = atom.get(f"/$Resources/queues?{query}")
     assert answer.status == 400
     assert "must be a whole number" in answer.detail
@@ -221,7 +221,7 @@ def test_what_is_no_page_is_refused(atom: AtomClient, query: str) -> None:
 # --- If-Match ---
 
 
-def test_a_create_of_what_is_there_is_a_conflict(news: AtomClient) -> None:
+def test_a_create_of_an_existing_entity_is_a_conflict(news: AtomClient) -> None:
     for path, body in (
         ("/queue", queue()),
         ("/QUEUE", topic()),
@@ -316,7 +316,7 @@ def test_a_rule_has_a_state_of_its_own(news: AtomClient) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(news: AtomClient, path: str, body: str, said: str) -> None:
+def test_invalid_settings_are_refused_with_the_reason(news: AtomClient, path: str, body: str, said: str) -> None:
     answer = news.put(path, body)
     assert answer.status == 400
     assert answer.headers["content-type"] == "application/xml; charset=utf-8"
@@ -377,11 +377,11 @@ def test_an_unknown_path_is_not_found(news: AtomClient, path: str) -> None:
     assert answer.detail.startswith("SubCode=40400. ")
 
 
-def test_a_version_that_is_none_is_refused(atom: AtomClient) -> None:
+def test_an_invalid_version_is_refused(atom: AtomClient) -> None:
     assert atom.get("/queue?api-version=latest").status == 400
 
 
-def test_a_host_that_is_none_does_not_reach_the_answer(start_broker: StartBroker) -> None:
+def test_an_invalid_host_is_not_in_the_answer(start_broker: StartBroker) -> None:
     atom = AtomClient(start_broker(data=None, allowed_hosts=("*",)).broker.port)
     answer = atom.get("/queue", Host="<evil>")
     assert answer.xml.findtext(f"{A}id") == "http://localhost/queue"
@@ -395,7 +395,7 @@ def test_more_entities_than_the_profile_allows_are_a_quota(start_broker: StartBr
     assert answer.detail.startswith("SubCode=40300. ")
 
 
-def test_an_unknown_failure_is_logged_whole_and_told_without_detail(
+def test_an_unknown_failure_is_logged_completely_and_reported_without_detail(
     atom: AtomClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(self: object) -> None:
@@ -450,7 +450,7 @@ def test_a_change_is_answered_when_durable_and_a_concurrent_change_is_refused(st
         ("/topic/Subscriptions/mine", subscription()),
     ],
 )
-def test_what_another_client_is_creating_exists_when_a_second_client_is_told_so(
+def test_a_conflict_is_answered_only_after_the_concurrent_creation_is_durable(
     start_broker: StartBroker, path: str, body: str
 ) -> None:
     store = HeldStore()
@@ -471,7 +471,7 @@ def test_what_another_client_is_creating_exists_when_a_second_client_is_told_so(
     assert refusals[0].detail.startswith("SubCode=40900. ")
 
 
-def test_what_another_client_failed_to_create_is_created_for_the_next(start_broker: StartBroker) -> None:
+def test_a_creation_that_failed_for_one_client_succeeds_for_the_next(start_broker: StartBroker) -> None:
     store = HeldStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     atom = AtomClient(broker.broker.port)
@@ -536,7 +536,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.message == "request refused"]
 
 
-def test_a_refusal_is_a_line_that_says_who_asked_for_what(atom: AtomClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_one_log_line_with_client_and_request(atom: AtomClient, caplog: pytest.LogCaptureFixture) -> None:
     atom.ask("GET", "/orders?api-version=2021-05", Authorization="nonsense")
     (record,) = refusals(caplog)
     fields = record.fields  # type: ignore[attr-defined]
@@ -546,7 +546,7 @@ def test_a_refusal_is_a_line_that_says_who_asked_for_what(atom: AtomClient, capl
     assert "shared access signature" in fields["reason"]
 
 
-def test_to_look_for_what_is_not_there_is_no_warning(atom: AtomClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_for_an_unknown_entity_logs_no_warning(atom: AtomClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="peeklock")
     assert atom.get("/nowhere").status == 404
     assert [record.levelno for record in refusals(caplog)] == [logging.INFO]
@@ -573,7 +573,7 @@ def test_a_topic_of_the_configuration_is_shown_like_any_other(start_broker: Star
     assert atom.get("/news").said("SubscriptionCount") == "0"
 
 
-def test_a_topic_tells_how_many_filters_its_subscriptions_have(news: AtomClient) -> None:
+def test_a_topic_has_the_number_of_filters_of_its_subscriptions(news: AtomClient) -> None:
     tested = '<Filter i:type="CorrelationFilter"><Label>a</Label></Filter>'
     assert news.put("/news/subscriptions/all/rules/one", rule(tested)).status == 201
     assert news.put("/news/subscriptions/all/rules/two", rule('<Filter i:type="FalseFilter"/>')).status == 201

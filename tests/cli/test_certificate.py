@@ -60,12 +60,12 @@ def test_a_client_that_trusts_the_printed_certificate_connects(served: ServedBro
         sender.send_messages(ServiceBusMessage("hello"))
 
 
-def test_who_trusts_only_the_public_authorities_does_not_connect(served: ServedBroker) -> None:
+def test_a_client_that_trusts_only_public_authorities_does_not_connect(served: ServedBroker) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(dial(served.port), server_hostname=HOST)
 
 
-def test_it_can_be_asked_before_the_first_start(tmp_path: Path) -> None:
+def test_the_certificate_can_be_printed_before_the_first_start(tmp_path: Path) -> None:
     authority = printed(tmp_path)
     assert authority == tmp_path / "peeklock-data" / "tls" / "authority.pem"
     assert printed(tmp_path) == authority
@@ -85,7 +85,7 @@ def test_the_one_for_brokers_in_memory_is_kept_apart(tmp_path: Path) -> None:
     assert printed(tmp_path, "--memory") == tmp_path / "state" / "peeklock" / "tls" / "authority.pem"
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_sentence(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = run(tmp_path, "--data", "file/data")
     assert ended.returncode == 2
@@ -124,7 +124,7 @@ def test_a_certificate_that_was_replaced_is_served_after_sighup(tmp_path: Path) 
         broker.stop()
 
 
-def test_a_broker_does_not_keep_the_memory_that_making_certificates_takes(tmp_path: Path) -> None:
+def test_a_broker_frees_the_memory_used_for_making_certificates(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from peeklock.server.certificates import ensure_certificates_in_process as ensure\n"

@@ -174,7 +174,7 @@ def test_releasing_a_claim_of_a_connected_owner_prints_a_warning(commands: Comma
 
 
 @pytest.mark.parametrize(("typed", "back"), [("y\n", 1), ("n\n", 0)])
-def test_on_a_terminal_a_release_is_asked_for(commands: Commands, typed: str, back: int) -> None:
+def test_on_a_terminal_a_release_must_be_confirmed(commands: Commands, typed: str, back: int) -> None:
     queue = commands.queue()
     send(commands, queue, "a")
     id = abandoned(commands, queue)
@@ -185,7 +185,7 @@ def test_on_a_terminal_a_release_is_asked_for(commands: Commands, typed: str, ba
     assert active(commands, queue) == back
 
 
-def test_where_nobody_can_be_asked_nothing_is_released(commands: Commands) -> None:
+def test_without_a_terminal_nothing_is_released(commands: Commands) -> None:
     queue = commands.queue()
     send(commands, queue, "a")
     abandoned(commands, queue)
@@ -205,7 +205,9 @@ def test_where_nobody_can_be_asked_nothing_is_released(commands: Commands) -> No
         (("--name", "lake"), 3, "lake"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(commands: Commands, options: tuple[str, ...], code: int, named: str) -> None:
+def test_invalid_choices_of_claims_are_refused(
+    commands: Commands, options: tuple[str, ...], code: int, named: str
+) -> None:
     refused, sentence = commands.refused("claim", "release", commands.queue(), *options, "--yes")
     assert refused == code
     assert named in sentence

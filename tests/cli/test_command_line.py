@@ -65,7 +65,7 @@ def test_a_key_that_only_sends_may_not_administer(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("command", [("send", "queue", "x"), ("queue", "list"), ("dead-letter", "list", "queue")])
-def test_a_service_that_is_not_there_is_told_about(commands: Commands, command: tuple[str, ...]) -> None:
+def test_an_unreachable_service_is_reported(commands: Commands, command: tuple[str, ...]) -> None:
     nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
     code, sentence = commands.refused(*command, PEEKLOCK_CONNECTION_STRING=nowhere)
     assert code == 6
@@ -73,7 +73,7 @@ def test_a_service_that_is_not_there_is_told_about(commands: Commands, command: 
 
 
 @pytest.mark.parametrize("command", [("send", "queue", "x"), ("queue", "list")])
-def test_something_else_that_answers_is_told_about(commands: Commands, command: tuple[str, ...]) -> None:
+def test_a_peer_that_is_not_a_service_bus_is_reported(commands: Commands, command: tuple[str, ...]) -> None:
     with socket.create_server((HOST, 0)) as server:
 
         def answer() -> None:

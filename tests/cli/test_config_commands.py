@@ -83,7 +83,7 @@ def test_every_mistake_in_a_file_is_reported(bad: Path) -> None:
     assert expression[caret.index("^")] == ">"
 
 
-def test_for_programs_what_is_wrong_is_json(bad: Path) -> None:
+def test_with_json_the_mistakes_are_json(bad: Path) -> None:
     ended = peeklock("check", str(bad), "--json")
     assert (ended.returncode, ended.stderr) == (2, "")
     assert len(json.loads(ended.stdout)["problems"]) == 2
@@ -219,7 +219,7 @@ def test_an_export_goes_to_standard_output_if_no_file_is_named(filled: Commands)
     assert namespace["Queues"][1]["Properties"]["ForwardTo"] == "last"
 
 
-def test_keys_are_exported_only_when_asked_for_and_for_the_owner_only(tmp_path: Path) -> None:
+def test_keys_are_exported_only_on_request_and_readable_by_the_owner_only(tmp_path: Path) -> None:
     def key(right: str) -> Any:
         return {"Name": "mine", "Rights": [right], "PrimaryKey": f"{right}-secret", "SecondaryKey": "other-secret"}
 
@@ -250,7 +250,7 @@ def test_keys_are_exported_only_when_asked_for_and_for_the_owner_only(tmp_path: 
         broker.stop()
 
 
-def test_a_file_that_is_there_is_replaced_only_when_that_is_said(filled: Commands, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(filled: Commands, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text("mine")
     code, sentence = filled.refused("config", "export", "-o", str(file))
@@ -265,7 +265,7 @@ def test_a_file_that_is_there_is_replaced_only_when_that_is_said(filled: Command
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json"]
 
 
-def test_a_destination_that_is_gone_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_missing_destination_is_omitted_and_reported(tmp_path: Path) -> None:
     broker = ServedBroker(tmp_path)
     try:
         commands = Commands(broker)
@@ -296,7 +296,7 @@ def test_a_destination_that_is_gone_is_left_out_and_told(tmp_path: Path) -> None
         (("--output", "/nowhere/at/all.json"), 1, "/nowhere/at/all.json cannot be written: No such file"),
     ],
 )
-def test_an_export_that_is_not_possible_is_one_sentence(
+def test_an_impossible_export_is_reported_in_one_line(
     filled: Commands, arguments: tuple[str, ...], code: int, named: str
 ) -> None:
     ended = filled.run("config", "export", *arguments)

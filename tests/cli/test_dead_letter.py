@@ -66,7 +66,7 @@ def test_dead_letters_are_counted_by_reason_with_samples(commands: Commands) -> 
         (["colour=blue"], []),
     ],
 )
-def test_a_choice_is_made_by_what_messages_have(commands: Commands, where: list[str], bodies: list[str]) -> None:
+def test_messages_are_selected_by_their_properties(commands: Commands, where: list[str], bodies: list[str]) -> None:
     queue = commands.queue()
     dead_lettered(commands, queue, ("a", "Late"), ("b", "Broken"), ("c", "Late"))
     options = [part for each in where for part in ("--where", each)]
@@ -109,7 +109,7 @@ def test_those_that_are_not_meant_stay_and_are_not_locked(commands: Commands) ->
     assert commands.ok("receive", queue, *arguments).split() == [body for body, why in messages if why == "Broken"]
 
 
-def test_no_more_go_than_asked_for(commands: Commands) -> None:
+def test_at_most_the_requested_number_is_resubmitted(commands: Commands) -> None:
     queue = commands.queue()
     dead_lettered(commands, queue, ("a", "Late"), ("b", "Late"), ("c", "Late"))
     assert commands.json("dead-letter", "resubmit", queue, "--max", "2")["resubmitted"] == 2
@@ -123,7 +123,7 @@ def test_they_can_go_elsewhere(commands: Commands) -> None:
     assert (commands.bodies(queue), commands.bodies(other), dead(commands, queue)) == ([], ["a"], [])
 
 
-def test_those_of_a_subscription_go_to_its_topic_and_that_is_said(commands: Commands) -> None:
+def test_dead_letters_of_a_subscription_are_sent_to_its_topic_with_a_notice(commands: Commands) -> None:
     topic = commands.topic("one", "two")
     dead_lettered(commands, f"{topic}/Subscriptions/one", ("a", "Late"), to=topic)
     ended = commands.run("dead-letter", "resubmit", topic, "--subscription", "one", "--json")
@@ -134,7 +134,7 @@ def test_those_of_a_subscription_go_to_its_topic_and_that_is_said(commands: Comm
     assert commands.bodies(f"{topic}/Subscriptions/two") == ["a", "a"]
 
 
-def test_a_destination_that_would_drop_them_as_duplicates_asks_for_a_decision(commands: Commands) -> None:
+def test_a_destination_with_duplicate_detection_requires_a_decision(commands: Commands) -> None:
     queue = commands.queue(RequiresDuplicateDetection=True)
     dead_lettered(commands, queue, ("a", "Late"))
     code, sentence = commands.refused("dead-letter", "resubmit", queue)
@@ -145,7 +145,7 @@ def test_a_destination_that_would_drop_them_as_duplicates_asks_for_a_decision(co
     assert (commands.bodies(queue), dead(commands, queue)) == (["a"], [])
 
 
-def test_a_destination_that_is_not_there_takes_nothing_away(commands: Commands) -> None:
+def test_with_an_unknown_destination_dead_letters_stay(commands: Commands) -> None:
     queue = commands.queue()
     dead_lettered(commands, queue, ("a", "Late"))
     code, sentence = commands.refused("dead-letter", "resubmit", queue, "--to", "nowhere")
@@ -249,7 +249,7 @@ def test_on_a_terminal_it_is_asked(commands: Commands, typed: str, left: int) ->
         assert client.get(Kind.QUEUE, queue).runtime["ActiveMessageCount"] == left
 
 
-def test_what_is_not_there_cannot_be_purged(commands: Commands) -> None:
+def test_purging_an_unknown_entity_is_an_error(commands: Commands) -> None:
     code, sentence = commands.refused("purge", "nowhere", "--yes")
     assert code == 3
     assert "nowhere" in sentence

@@ -119,7 +119,7 @@ def test_only_the_given_settings_are_updated(commands: Commands) -> None:
     }
 
 
-def test_a_destination_is_taken_away_by_an_empty_one(commands: Commands) -> None:
+def test_an_empty_destination_ends_forwarding(commands: Commands) -> None:
     name = commands.queue(ForwardTo=commands.queue())
     assert "ForwardTo" not in commands.json("queue", "update", name, "--forward-to", "")
 
@@ -140,7 +140,7 @@ def test_a_queue_is_deleted_with_its_messages(commands: Commands) -> None:
     assert queue in sentence
 
 
-def test_deleting_asks_on_a_terminal_and_is_refused_elsewhere(commands: Commands) -> None:
+def test_deleting_must_be_confirmed_on_a_terminal_and_is_refused_elsewhere(commands: Commands) -> None:
     queue = commands.queue()
     code, sentence = commands.refused("queue", "delete", queue)
     assert code == 2
@@ -200,7 +200,7 @@ def test_more_than_a_page_is_listed(commands: Commands) -> None:
 # --- refusals ---
 
 
-def test_what_is_there_cannot_be_created_again(commands: Commands) -> None:
+def test_creating_an_existing_entity_is_an_error(commands: Commands) -> None:
     queue, topic = commands.queue(), commands.topic("mine")
     assert commands.refused("queue", "create", queue) == (4, f"the queue {queue} already exists")
     assert commands.refused("topic", "create", topic)[0] == 4
@@ -251,7 +251,7 @@ def test_settings_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_every_setting_has_an_option_that_says_what_it_is_for(kind: Kind, commands: Commands) -> None:
+def test_every_setting_has_an_option_with_a_help_text(kind: Kind, commands: Commands) -> None:
     shown = commands.ok(kind.lower(), "create", "--help")
     for name in SETTINGS[kind]:
         assert "--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() in shown

@@ -84,7 +84,7 @@ def test_what_would_move_the_cursor_is_shown_and_not_done(commands: Commands) ->
     assert "\\x1b[2Jgone" in commands.ok("receive", queue)
 
 
-def test_no_more_are_taken_than_asked_for(commands: Commands) -> None:
+def test_at_most_the_requested_number_is_received(commands: Commands) -> None:
     queue = sent(commands, *(str(number) for number in range(250)))
     assert commands.ok("receive", queue, "--max", "230", "--body-only").split() == [str(n) for n in range(230)]
     assert counts(commands, queue) == (20, 0)
@@ -189,7 +189,7 @@ def test_an_interrupt_releases_unsettled_messages(commands: Commands) -> None:
         assert all(message.message.header and message.message.header.delivery_count == 0 for message in messages)
 
 
-def test_messages_stay_when_nobody_reads_what_is_printed(commands: Commands) -> None:
+def test_messages_stay_when_the_output_is_closed(commands: Commands) -> None:
     queue = sent(commands, *("x" * 2000 for _ in range(100)))
     read, write = os.pipe()
     process = held_open(commands, queue, "--max", "0", "--json", stdout=write)
@@ -225,7 +225,7 @@ def test_peeking_prints_one_row_for_each_message_and_locks_nothing(commands: Com
     assert len(commands.ok("receive", queue, "--max", "3", "--body-only").splitlines()) == 3
 
 
-def test_peeking_starts_and_ends_where_it_is_told(commands: Commands) -> None:
+def test_peeking_respects_its_first_number_and_count(commands: Commands) -> None:
     queue = sent(commands, *(str(number) for number in range(1, 251)))
     found = commands.json_lines("peek", queue, "--from", "200", "--max", "2")
     assert [each["body"] for each in found] == ["200", "201"]

@@ -37,7 +37,7 @@ def test_a_rule_selects_messages_and_changes_their_properties(commands: Commands
     }
 
 
-def test_a_correlation_rule_compares_what_is_named(commands: Commands, topic: str) -> None:
+def test_a_correlation_rule_compares_the_named_properties(commands: Commands, topic: str) -> None:
     commands.ok("rule", "delete", topic, ONE, "$Default", "--yes")
     arguments = ("--correlation", "subject=order", "--property", "size:int=5", "--property", "colour=blue")
     made = commands.json("rule", "create", topic, ONE, "mine", *arguments)

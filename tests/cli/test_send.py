@@ -40,7 +40,7 @@ def test_standard_input_without_lines_is_nothing_to_send(commands: Commands) -> 
     assert commands.json("send", commands.queue(), "-") == {"sent": 0}
 
 
-def test_lines_are_sent_while_standard_input_goes_on(commands: Commands) -> None:
+def test_lines_are_sent_while_standard_input_is_open(commands: Commands) -> None:
     queue = commands.queue()
     process = subprocess.Popen(
         commands.command("send", queue, "-"),
@@ -177,7 +177,7 @@ def test_arguments_that_make_no_sense_are_refused(
         assert each in sentence
 
 
-def test_what_the_service_refuses_is_told_with_what_was_sent_before(commands: Commands, tmp_path: Path) -> None:
+def test_a_refusal_is_reported_with_the_number_of_sent_messages(commands: Commands, tmp_path: Path) -> None:
     queue = commands.queue()
     (tmp_path / "large").write_bytes(bytes(300_000))
     ended = commands.run("send", queue, "small", "--file", str(tmp_path / "large"))
@@ -190,7 +190,7 @@ def test_what_the_service_refuses_is_told_with_what_was_sent_before(commands: Co
     assert commands.bodies(queue) == ["small"]
 
 
-def test_an_interrupt_leaves_what_was_sent(commands: Commands) -> None:
+def test_messages_sent_before_an_interrupt_stay(commands: Commands) -> None:
     queue = commands.queue()
     process = subprocess.Popen(
         commands.command("send", queue, "-"), env=commands.environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE

@@ -305,7 +305,7 @@ def test_an_unknown_command_is_refused(tmp_path: Path) -> None:
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_the_version_is_told(tmp_path: Path) -> None:
+def test_the_version_is_printed(tmp_path: Path) -> None:
     ended = run(tmp_path, "version")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*( compiled)?\n", ended.stdout)
@@ -351,7 +351,7 @@ def test_messages_accepted_before_a_signal_are_there_after_the_next_start(serve:
     assert "Traceback" not in broker.log
 
 
-def test_a_client_that_says_nothing_does_not_hold_up_the_stop(serve: Serve) -> None:
+def test_a_silent_client_does_not_delay_the_stop(serve: Serve) -> None:
     broker = serve()
     silent = [dial(broker.port), RawClient.opened(broker.port).stream, dial_tls(broker.port, broker.authority)]
     broker.process.terminate()
@@ -393,7 +393,7 @@ def test_the_tests_of_ctrl_c_pass_when_they_are_started_in_the_background(tmp_pa
     tests = " ".join(
         f"tests/cli/{test}"
         for test in (
-            "test_send.py::test_an_interrupt_leaves_what_was_sent",
+            "test_send.py::test_messages_sent_before_an_interrupt_stay",
             "test_serve.py::test_a_second_signal_changes_nothing",
         )
     )

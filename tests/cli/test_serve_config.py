@@ -282,9 +282,7 @@ def test_a_key_of_ones_own_is_in_no_output(tmp_path: Path) -> None:
     assert secret not in broker.log
 
 
-def test_sighup_goes_on_in_a_new_audit_log_and_what_the_file_changes_is_in_it(
-    configured: Configured, tmp_path: Path
-) -> None:
+def test_sighup_opens_a_new_audit_log_that_has_the_changes_of_the_file(configured: Configured, tmp_path: Path) -> None:
     path, moved = tmp_path / "audit.jsonl", tmp_path / "audit.1"
     broker = configured({"Queues": [{"Name": "a"}]}, "--audit", str(path))
     with broker.administration as client:
@@ -300,7 +298,7 @@ def test_sighup_goes_on_in_a_new_audit_log_and_what_the_file_changes_is_in_it(
     ]
 
 
-def test_what_the_file_says_about_the_server_holds(tmp_path: Path) -> None:
+def test_settings_of_the_server_in_the_file_apply(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     server = {"AllowedHosts": ["bus.internal"], "RequireTls": True, "Audit": "audit.jsonl", "MaxConnections": 7}
     path.write_text(json.dumps({"UserConfig": {"Namespaces": [{}], "Server": server}}))
@@ -321,7 +319,7 @@ def test_a_file_with_keys_that_others_can_read_is_warned_of(configured: Configur
     assert f"file={broker.file} mode=0644" in broker.log
 
 
-def test_the_well_known_key_is_not_taken_on_by_a_broker_that_others_can_reach(configured: Configured) -> None:
+def test_a_broker_that_other_machines_can_reach_refuses_the_well_known_key_at_reload(configured: Configured) -> None:
     keys = [{"Name": "root", "Rights": ["Manage"], "PrimaryKey": "my-own"}]
     broker = configured({"AuthorizationRules": keys}, "--host", "0.0.0.0")
     assert "well-known default key" in broker.reload({"Queues": [{"Name": "n"}]}, REFUSED)
@@ -338,7 +336,7 @@ def test_without_a_file_sighup_is_only_noted(served: ServedBroker) -> None:
 # --- pruning ---
 
 
-def test_with_prune_sighup_deletes_what_the_file_no_longer_has(configured: Configured) -> None:
+def test_with_prune_sighup_deletes_entities_missing_in_the_file(configured: Configured) -> None:
     first = {
         "Queues": [{"Name": "a"}, {"Name": "b"}],
         "Topics": [{"Name": "t", "Subscriptions": [{"Name": "s"}, {"Name": "u"}]}, {"Name": "v"}],

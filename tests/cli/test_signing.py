@@ -30,7 +30,7 @@ def test_a_token_is_for_a_subscription_where_one_is_named(commands: Commands) ->
     assert fields(token)["sr"].endswith("/events/Subscriptions/audit")
 
 
-def test_a_token_is_valid_for_an_hour_or_as_long_as_is_said(commands: Commands) -> None:
+def test_a_token_is_valid_for_an_hour_or_the_given_duration(commands: Commands) -> None:
     for arguments, seconds in (((), 3600), (("--expires-in", "60"), 60)):
         left = int(fields(commands.ok("token", "queue", *arguments))["se"]) - time.time()
         assert seconds - 30 < left <= seconds

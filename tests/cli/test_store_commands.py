@@ -202,7 +202,7 @@ def test_a_damaged_backup_is_reported_and_cannot_be_restored(data: Path, tmp_pat
 
 
 @pytest.mark.parametrize("command", [("info",), ("check",), ("repair", "--yes"), ("backup", "target")])
-def test_what_is_not_a_data_folder_is_refused_and_stays_as_it_is(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_folder_that_is_not_a_data_folder_is_refused_and_unchanged(tmp_path: Path, command: tuple[str, ...]) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     words = [str(tmp_path / word) if word == "target" else word for word in command]

@@ -103,7 +103,7 @@ def test_without_transactions_a_message_may_be_there_twice_but_is_never_lost(
     assert (bodies(broker, "queue"), sorted(bodies(broker, DEAD))) == ([b"a", b"b"], [b"b", b"c"])
 
 
-def test_what_another_receiver_holds_is_said_to_be_left(
+def test_messages_locked_by_another_receiver_are_reported_as_left(
     broker: BrokerThread, connection: Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with connect(broker.connection_string, timeout=10) as other:
@@ -114,7 +114,7 @@ def test_what_another_receiver_holds_is_said_to_be_left(
     assert bodies(broker, "queue") == [b"c"]
 
 
-def test_a_message_that_comes_back_meanwhile_is_left(broker: BrokerThread, connection: Connection) -> None:
+def test_a_message_returned_during_the_sweep_is_left(broker: BrokerThread, connection: Connection) -> None:
     """Otherwise a program that resubmits and one that dead-letters would run forever."""
     act = Resubmitter(connection, DEAD, "queue", new_ids=False)
     consumer = connection.receiver("queue", credit=0)

@@ -17,7 +17,7 @@ def test_all_queues_and_subscriptions_are_shown(commands: Commands) -> None:
     assert {row.split()[0] for row in rows} >= {queue, f"{topic}/Subscriptions/one"}
 
 
-def test_only_what_is_named_is_shown(commands: Commands) -> None:
+def test_only_the_named_entities_are_shown(commands: Commands) -> None:
     queue, topic, other = commands.queue(), commands.topic("one", "two"), commands.topic("one", "two")
     found = commands.json("watch", queue, topic, f"{other}/Subscriptions/two", "--count", "1")
     assert [each["entity"] for each in found["entities"]] == [
@@ -48,7 +48,7 @@ def test_json_is_a_line_each_time_with_the_counts_of_then(commands: Commands) ->
     assert (process.returncode, told) == (130, b"")
 
 
-def test_it_looks_as_often_as_it_is_told(commands: Commands) -> None:
+def test_the_table_is_updated_at_the_given_interval(commands: Commands) -> None:
     assert len(commands.json_lines("watch", commands.queue(), "--count", "3", "--interval", "0.1")) == 3
 
 

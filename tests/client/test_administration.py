@@ -202,7 +202,7 @@ def test_lists_are_read_page_by_page(client: Client) -> None:
     ]
 
 
-def test_the_namespace_tells_what_it_is(client: Client) -> None:
+def test_the_namespace_has_its_properties(client: Client) -> None:
     content = f"<NamespaceInfo {SB}><MessagingSKU>Standard</MessagingSKU><Name>ns</Name></NamespaceInfo>"
     administration, server = client(Answer(200, entry("ns", content)))
     assert administration.namespace() == {"MessagingSKU": "Standard", "Name": "ns"}
@@ -218,7 +218,7 @@ def content_of(body: bytes) -> str:
     return str(found)
 
 
-def test_what_is_created_has_the_settings_in_the_services_order(client: Client) -> None:
+def test_a_created_entity_has_its_settings_in_the_services_order(client: Client) -> None:
     administration, server = client(Answer(201, entry("orders", QUEUE)))
     settings = {"ForwardTo": "b", "RequiresSession": True, "UserMetadata": "<&>", "LockDuration": "PT1M"}
     administration.create(Kind.QUEUE, "orders", settings)
@@ -321,7 +321,7 @@ def test_an_unknown_setting_is_refused_here() -> None:
         (500, "Oh", "amqp:internal-error"),
     ],
 )
-def test_a_refusal_says_what_the_service_said(client: Client, status: int, detail: str, condition: str) -> None:
+def test_a_refusal_has_the_error_text_of_the_service(client: Client, status: int, detail: str, condition: str) -> None:
     administration, _ = client(Answer(status, f"<Error><Code>{status}</Code><Detail>{detail}</Detail></Error>"))
     with pytest.raises(RequestRefused) as refused:
         administration.get(Kind.QUEUE, "orders")
@@ -369,7 +369,7 @@ def test_whether_something_exists_is_not_guessed(client: Client) -> None:
         (entry("x", QUEUE.replace(">10<", ">ten<")), "MaxDeliveryCount has the value 'ten', which is no int"),
     ],
 )
-def test_an_answer_that_is_none_is_refused(client: Client, body: str | bytes, complaint: str) -> None:
+def test_an_invalid_answer_is_refused(client: Client, body: str | bytes, complaint: str) -> None:
     administration, _ = client(Answer(200, body))
     with pytest.raises(RequestRefused, match=complaint) as refused:
         administration.get(Kind.QUEUE, "orders")
@@ -399,7 +399,7 @@ def test_a_connection_that_the_service_has_left_is_made_again(client: Client) ->
     assert len(server.asked) == 3
 
 
-def test_nobody_there_is_told_as_such() -> None:
+def test_an_unreachable_service_is_reported_as_such() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"

@@ -70,14 +70,14 @@ def test_sasl_that_cannot_be_is_refused_before_connecting(sasl: Any, reason: str
         connect("amqp://127.0.0.1:1", sasl=sasl)
 
 
-def test_nobody_listening_is_a_lost_connection() -> None:
+def test_a_closed_port_is_a_lost_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionLost, match=f"127.0.0.1:{port}"):
         connect(f"amqp://127.0.0.1:{port}")
 
 
-def test_a_peer_that_says_nothing_is_a_timeout() -> None:
+def test_a_silent_peer_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Timeout, match="the peer's open"):
         connect(f"amqp://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
 
@@ -118,7 +118,7 @@ def test_tls_with_a_trusted_certificate_carries_everything(tmp_path: Path) -> No
             connect(address)
 
 
-def test_a_close_by_the_peer_is_raised_with_its_reason_by_whatever_comes_next(server: EngineServer) -> None:
+def test_a_close_by_the_peer_is_raised_with_its_reason_by_the_next_call(server: EngineServer) -> None:
     connection = connect(server.url)
     with pytest.raises(ConnectionLost) as lost:
         connection.sender("fatal")
@@ -128,7 +128,7 @@ def test_a_close_by_the_peer_is_raised_with_its_reason_by_whatever_comes_next(se
     connection.close()
 
 
-def test_a_peer_that_hangs_up_is_a_lost_connection() -> None:
+def test_a_peer_that_disconnects_is_a_lost_connection() -> None:
     server = EngineServer()
     connection = connect(server.url)
     receiver = connection.receiver("q")

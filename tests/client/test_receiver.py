@@ -70,7 +70,7 @@ def test_nothing_in_time_is_an_empty_list(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("credit", [1, 2, 7, 100, 1000])
-def test_credit_is_renewed_for_as_long_as_messages_are_taken(
+def test_credit_is_renewed_while_messages_are_received(
     server: EngineServer, connection: Connection, credit: int
 ) -> None:
     server.fill("q", 2500)
@@ -92,7 +92,7 @@ def test_no_more_than_the_credit_comes_ahead(server: EngineServer, connection: C
     assert len(server.queues["q"]) >= 100 - 4 - 10
 
 
-def test_without_credit_only_what_is_asked_for_comes(server: EngineServer, connection: Connection) -> None:
+def test_without_credit_only_the_requested_messages_arrive(server: EngineServer, connection: Connection) -> None:
     receiver = connection.receiver("q", credit=0)
     assert receiver.receive(5, timeout=0.05) == []
     connection.sender("q").send_all([Message(data=[b"%d" % number]) for number in range(8)])
@@ -104,7 +104,7 @@ def test_without_credit_only_what_is_asked_for_comes(server: EngineServer, conne
 
 
 @pytest.mark.parametrize("mode", CONFIRMED)
-def test_accepted_messages_are_gone(server: EngineServer, connection: Connection, mode: ReceiveMode) -> None:
+def test_accepted_messages_are_removed(server: EngineServer, connection: Connection, mode: ReceiveMode) -> None:
     server.fill("q", 20)
     receiver = connection.receiver("q", mode=mode)
     messages = take(receiver, 20)
@@ -149,7 +149,7 @@ def test_any_encoded_state_can_settle(server: EngineServer, connection: Connecti
     assert numbers(take(receiver, 1)) == [0]
 
 
-def test_a_lost_lock_is_told_to_who_waits(server: EngineServer, connection: Connection) -> None:
+def test_a_lost_lock_is_raised_to_a_waiting_caller(server: EngineServer, connection: Connection) -> None:
     server.fill("q", 2)
     server.locks_are_lost = True
     receiver = connection.receiver("q")
@@ -160,7 +160,7 @@ def test_a_lost_lock_is_told_to_who_waits(server: EngineServer, connection: Conn
     assert set(failed.value.tags) == {message.tag for message in messages}
 
 
-def test_a_lost_lock_is_told_later_to_who_does_not_wait(server: EngineServer, connection: Connection) -> None:
+def test_a_lost_lock_is_raised_later_if_no_caller_waits(server: EngineServer, connection: Connection) -> None:
     server.fill("q", 1)
     server.locks_are_lost = True
     receiver = connection.receiver("q")
@@ -192,7 +192,7 @@ def test_an_unknown_mode_is_refused(connection: Connection) -> None:
         connection.receiver("q", mode="sideways")
 
 
-def test_a_drained_receiver_gets_nothing_until_it_asks_again(server: EngineServer, connection: Connection) -> None:
+def test_a_drained_receiver_gets_nothing_until_the_next_receive(server: EngineServer, connection: Connection) -> None:
     server.fill("q", 3)
     receiver = connection.receiver("q", credit=10)
     receiver.drain()
@@ -220,7 +220,7 @@ def test_a_receiver_can_be_iterated(server: EngineServer, connection: Connection
     assert numbers(list(receiver.messages(timeout=0.1))) == [4, 5, 6, 7, 8, 9]
 
 
-def test_closing_gives_back_what_nobody_took(server: EngineServer, connection: Connection) -> None:
+def test_closing_releases_messages_that_were_not_received(server: EngineServer, connection: Connection) -> None:
     server.fill("q", 10)
     with connection.receiver("q") as receiver:
         receiver.accept(take(receiver, 2), wait=True)
@@ -241,7 +241,9 @@ def test_a_filter_is_part_of_the_source(connection: Connection) -> None:
     assert receiver.source.filter == {"com.microsoft:session-filter": "s"}
 
 
-def test_messages_at_hand_can_be_taken_after_the_link_is_gone(server: EngineServer, connection: Connection) -> None:
+def test_buffered_messages_can_be_received_after_the_link_was_detached(
+    server: EngineServer, connection: Connection
+) -> None:
     server.fill("q", 3)
     receiver = connection.receiver("q")
     receiver.receive(1)

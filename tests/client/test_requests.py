@@ -79,7 +79,7 @@ def test_no_response_in_time_is_a_timeout_and_the_next_request_works(requester: 
     assert answer(requester.request(ask(n=5))) == 5
 
 
-def test_a_response_that_nobody_waits_for_is_dropped(requester: Requester) -> None:
+def test_a_response_without_a_waiting_caller_is_dropped(requester: Requester) -> None:
     requester.forget(requester.submit(ask(n=1)))
     assert answer(requester.request(ask(n=2))) == 2
 
@@ -102,6 +102,6 @@ def test_an_address_that_is_not_there_leaves_no_links_behind(connection: Connect
     assert answer(connection.requester("echo").request(ask(n=1))) == 1
 
 
-def test_a_link_that_breaks_under_a_request_is_told(connection: Connection) -> None:
+def test_a_link_that_is_detached_during_a_request_is_reported(connection: Connection) -> None:
     with pytest.raises(LinkClosed, match="it broke"):
         connection.requester("fragile").request(ask(n=1))

@@ -120,9 +120,7 @@ def test_large_messages_do_not_pile_up_in_front_of_the_socket(server: EngineServ
     assert len(server.queues["q"]) == 100
 
 
-def test_a_refused_message_among_many_is_raised_after_the_others_have_their_outcome(
-    server: EngineServer, sender: Sender
-) -> None:
+def test_a_refused_message_among_many_is_raised_after_all_outcomes(server: EngineServer, sender: Sender) -> None:
     texts = ["a", "reject", "b"]
     with pytest.raises(SendRejected, match="we do not like it"):
         sender.send_all(map(body, texts))

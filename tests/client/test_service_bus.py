@@ -55,7 +55,7 @@ def test_messages_are_peeked_from_a_number_on(connection: Connection) -> None:
         assert management.peek(6) == []
 
 
-def test_messages_are_scheduled_and_taken_back(connection: Connection, broker: BrokerThread) -> None:
+def test_messages_are_scheduled_and_cancelled(connection: Connection, broker: BrokerThread) -> None:
     at = broker.clock() + 60_000
     with connection.management("queue") as management:
         first, second = management.schedule([text("a"), Message(data=[b"b"])], at)
@@ -88,7 +88,7 @@ def test_messages_are_settled_by_their_tokens(connection: Connection, broker: Br
     assert broker.counters().active == 0
 
 
-def test_a_request_that_is_refused_says_why(connection: Connection) -> None:
+def test_a_refused_request_has_the_reason(connection: Connection) -> None:
     with connection.management("queue") as management, pytest.raises(RequestRefused) as refused:
         management.request("dance", {})
     assert (refused.value.status, refused.value.condition) == (501, "amqp:not-implemented")

@@ -38,7 +38,7 @@ def condition_of(events: list[Any]) -> str:
 # --- open and close ---
 
 
-def test_both_sides_see_what_the_other_offers() -> None:
+def test_both_sides_have_the_capabilities_that_the_peer_offers() -> None:
     pair = Pair.opened(
         Settings(container_id="c", hostname="localhost", max_frame_size=70000, channel_max=7),
         Settings(container_id="s", idle_time_out_ms=5000, properties={"product": "test"}),
@@ -150,7 +150,7 @@ def test_both_sides_may_close_at_once() -> None:
     assert pair.server.ended
 
 
-def test_what_arrives_between_our_close_and_its_answer_is_passed_over() -> None:
+def test_frames_between_our_close_and_its_answer_are_ignored() -> None:
     peer = Peer()
     peer.begin()
     peer.attach()
@@ -267,7 +267,7 @@ def test_a_frame_header_that_makes_no_sense_closes(header: bytes) -> None:
     assert condition_of(peer.events) == Condition.FRAMING_ERROR
 
 
-def test_a_transfer_shorter_than_its_frame_header_says_closes() -> None:
+def test_a_transfer_shorter_than_its_frame_size_closes_the_connection() -> None:
     peer = Peer()
     peer.begin()
     peer.raw(FRAME_HEADER.pack(3, 2, AMQP_FRAME, 0) + b"\x00\x53\x14\xc0" + bytes(20))
@@ -295,7 +295,7 @@ def test_a_body_that_is_no_performative_closes(body: bytes) -> None:
     assert isinstance(peer.answers()[-1], Close)
 
 
-def test_what_comes_after_a_fatal_mistake_in_the_same_read_is_not_looked_at() -> None:
+def test_data_after_a_fatal_error_in_the_same_read_is_not_parsed() -> None:
     peer = Peer()
     begin = encode_frame(0, Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1).encode())
     events = peer.raw(encode_frame(0, b"\x43") + begin)
@@ -373,7 +373,7 @@ def test_a_frame_on_an_unmapped_channel_closes(performative: Any) -> None:
 # --- how far an error reaches ---
 
 
-def test_an_error_of_one_session_leaves_the_others_alone() -> None:
+def test_an_error_of_one_session_does_not_affect_other_sessions() -> None:
     peer = Peer()
     first, second = peer.begin(0), peer.begin(1)
     peer.send(0, Detach(handle=9))
@@ -388,7 +388,7 @@ def test_an_error_of_one_session_leaves_the_others_alone() -> None:
     assert channel == second.channel
 
 
-def test_a_performative_that_does_not_fit_the_peers_frames_closes_and_says_so_at_the_next_turn() -> None:
+def test_a_performative_over_the_peers_frame_size_closes_the_connection_at_the_next_turn() -> None:
     peer = Peer(open_it=False)
     peer.raw(AMQP_HEADER)
     peer.send(0, Open(container_id="peer", max_frame_size=512))

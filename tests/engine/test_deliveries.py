@@ -107,7 +107,7 @@ def test_a_batch_of_messages_arrives_from_one_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 8, 9, 50, 99, 100, 101, 1000])
-def test_it_makes_no_difference_where_what_arrives_is_cut(piece: int) -> None:
+def test_received_bytes_may_be_split_anywhere(piece: int) -> None:
     pair = Pair.opened()
     sender, _ = pair.sending(credit=1000)
     bodies = [b"%d" % number * (number * 7 % 40) for number in range(60)]
@@ -186,7 +186,7 @@ def test_a_message_of_any_size_crosses_small_frames_in_both_directions(size: int
     assert receiver.credit == 999
 
 
-def test_no_frame_is_larger_than_the_peer_takes() -> None:
+def test_no_frame_is_larger_than_the_peers_maximum() -> None:
     peer = Peer(open_it=False)
     peer.raw(AMQP_HEADER)
     peer.send(0, Open(container_id="peer", max_frame_size=600))
@@ -307,7 +307,7 @@ def test_a_message_above_the_limit_is_flagged_and_its_bytes_are_not_kept(pieces:
 
 
 @pytest.mark.parametrize("pieces", [[100], [60, 40]])
-def test_a_message_of_exactly_the_limit_is_taken(pieces: list[int]) -> None:
+def test_a_message_of_exactly_the_limit_is_accepted(pieces: list[int]) -> None:
     peer, receiver = sending_peer()
     receiver.max_message_size = 100
     for number, size in enumerate(pieces):
@@ -326,7 +326,7 @@ def test_a_message_without_end_is_counted_and_not_kept() -> None:
     assert sum(map(len, receiver._parts)) == 0
 
 
-def test_the_message_after_an_oversize_one_is_taken() -> None:
+def test_the_message_after_an_oversize_one_is_accepted() -> None:
     peer, receiver = sending_peer()
     receiver.max_message_size = 10
     peer.send(0, transfer(0, more=True), bytes(9))
@@ -427,7 +427,7 @@ def test_any_outcome_arrives_as_it_was_given(state: Any) -> None:
     assert only(OutgoingDisposed, pair.client_events)[0].state == state
 
 
-def test_forgetting_a_delivery_says_nothing() -> None:
+def test_forgetting_a_delivery_sends_nothing() -> None:
     pair = Pair.opened()
     sender, _ = pair.sending()
     sent = send_one(sender)
@@ -451,7 +451,7 @@ def test_neighbours_with_the_same_state_share_one_disposition() -> None:
     assert peer.answers() == [Disposition(role=True, first=0, last=9, settled=True, state=Accepted())]
 
 
-def test_a_disposition_that_is_flushed_leaves_before_what_is_sent_next_in_any_session() -> None:
+def test_a_flushed_disposition_precedes_later_frames_of_any_session() -> None:
     pair = Pair.opened()
     sender, receiver = pair.sending()
     _, back = pair.receiving(name="back")  # in a session of its own
@@ -491,7 +491,7 @@ def test_a_range_is_broken_by_another_state_a_gap_and_another_settled() -> None:
     ]
 
 
-def test_what_came_in_turn_and_is_answered_link_by_link_shares_one_disposition() -> None:
+def test_deliveries_in_sequence_answered_link_by_link_share_one_disposition() -> None:
     peer, _ = sending_peer()
     for number in range(9):
         peer.send(0, transfer(number), b"x" * 20)
@@ -503,7 +503,7 @@ def test_what_came_in_turn_and_is_answered_link_by_link_shares_one_disposition()
     assert ranges == [(0, 6, Accepted), (7, 7, Released), (8, 8, Accepted)]
 
 
-def test_what_is_said_of_one_delivery_keeps_its_order() -> None:
+def test_dispositions_of_one_delivery_keep_their_order() -> None:
     peer, _ = sending_peer()
     for number in range(3):
         peer.send(0, transfer(number), b"x" * 20)
@@ -525,7 +525,7 @@ def test_confirmations_of_a_sender_are_gathered_too() -> None:
     assert peer.answers() == [Disposition(role=False, first=0, last=299, settled=True, state=Accepted())]
 
 
-def test_a_disposition_is_written_before_whatever_follows_it_on_the_session() -> None:
+def test_a_disposition_is_written_before_later_frames_of_its_session() -> None:
     peer, receiver = sending_peer()
     peer.send(0, transfer(0), b"x" * 20)
     only(IncomingDelivery, peer.events)[0].dispose(ACCEPTED)
@@ -594,7 +594,7 @@ class Counted(dict[int, Any]):
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_range_of_two_thousand_million_costs_no_more_than_what_is_held(settled: bool) -> None:
+def test_a_range_of_two_thousand_million_costs_only_the_unsettled_deliveries(settled: bool) -> None:
     peer, sender = receiving_peer()
     sent = [send_one(sender) for _ in range(5)]
     counted = sender.session.outgoing_unsettled = Counted(sender.session.outgoing_unsettled)
@@ -615,7 +615,7 @@ def test_a_range_that_goes_backwards_settles_nothing_and_ends_the_session(first:
     assert ended.error.condition == Condition.INVALID_FIELD
 
 
-def test_a_disposition_for_what_is_settled_or_never_was_is_passed_over() -> None:
+def test_a_disposition_for_settled_or_unknown_deliveries_is_ignored() -> None:
     peer, sender = receiving_peer()
     send_one(sender)
     settle = Disposition(role=True, first=0, settled=True, state=Accepted())
@@ -626,7 +626,7 @@ def test_a_disposition_for_what_is_settled_or_never_was_is_passed_over() -> None
     assert peer.engine.opened
 
 
-def test_dispositions_for_a_link_that_is_gone_are_passed_over() -> None:
+def test_dispositions_for_a_detached_link_are_ignored() -> None:
     peer, sender = receiving_peer()
     send_one(sender)
     peer.send(0, Detach(handle=0, closed=True))
@@ -635,7 +635,7 @@ def test_dispositions_for_a_link_that_is_gone_are_passed_over() -> None:
     assert peer.engine.opened
 
 
-def test_settling_a_delivery_of_a_link_that_is_gone_says_nothing() -> None:
+def test_settling_a_delivery_of_a_detached_link_sends_nothing() -> None:
     peer, _ = sending_peer()
     peer.send(0, transfer(0), b"x" * 20)
     peer.send(0, transfer(1), b"x" * 20)
@@ -773,7 +773,7 @@ def test_frames_without_payload_are_not_kept() -> None:
     assert delivery.payload == b"ab"
 
 
-def test_a_connection_whose_transport_is_gone_keeps_and_says_nothing() -> None:
+def test_a_connection_without_transport_holds_and_sends_nothing() -> None:
     peer = Peer()
     session = peer.begin()
     link = peer.attach(0)

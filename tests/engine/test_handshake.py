@@ -88,7 +88,7 @@ def test_the_client_says_which_mechanisms_the_server_offers_when_its_own_is_not_
     assert "MSSBCBS, PLAIN, ANONYMOUS" in closed.error.description
 
 
-def test_a_mechanism_that_was_not_offered_is_refused_without_asking_who_it_is() -> None:
+def test_a_mechanism_that_was_not_offered_is_refused_without_authentication() -> None:
     asked: list[str] = []
     engine = Connection(
         Settings(container_id="server"),
@@ -110,7 +110,7 @@ def test_the_server_offers_its_mechanisms_as_an_array_right_after_its_header() -
     assert b"\xe0" in data  # array8, never a single symbol
 
 
-def test_an_amqp_header_without_sasl_is_accepted_and_nobody_is_identified() -> None:
+def test_an_amqp_header_without_sasl_is_accepted_without_an_identity() -> None:
     pair = Pair.opened(server_sasl=sasl_server())
     assert pair.server.opened
     assert pair.server.identity is None
@@ -134,7 +134,7 @@ def test_any_other_header_gets_the_amqp_header_as_answer_and_the_end(header: byt
     assert [type(event) for event in events] == [ConnectionClosed]
 
 
-def test_nothing_is_said_or_heard_after_a_refused_header() -> None:
+def test_nothing_is_sent_or_parsed_after_a_refused_header() -> None:
     engine = server_engine()
     engine.receive(b"GET / HTTP/1.1\r\n")
     engine.take_output()
@@ -150,7 +150,7 @@ def test_a_server_without_sasl_refuses_the_sasl_header() -> None:
     assert engine.ended
 
 
-def test_a_client_that_wants_sasl_does_not_go_on_without_it() -> None:
+def test_a_client_that_requires_sasl_does_not_continue_without_it() -> None:
     engine = Connection(Settings(container_id="client"), plain("alice", "secret"), is_server=False)
     engine.connect()
     assert engine.take_output() == [SASL_HEADER]

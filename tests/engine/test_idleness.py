@@ -35,7 +35,7 @@ def test_a_heartbeat_is_sent_before_half_of_the_peers_time_out() -> None:
     assert peer.engine.take_output() == [HEARTBEAT]
 
 
-def test_heartbeats_go_on_as_long_as_nothing_else_is_said() -> None:
+def test_heartbeats_are_sent_while_no_other_frame_is_sent() -> None:
     peer = opened(None, 8000)
     beats = []
     for second in range(20):
@@ -44,7 +44,7 @@ def test_heartbeats_go_on_as_long_as_nothing_else_is_said() -> None:
     assert 6 <= len(beats) <= 10
 
 
-def test_whatever_is_written_saves_a_heartbeat() -> None:
+def test_any_written_frame_replaces_a_heartbeat() -> None:
     peer = opened(None, 8000)
     peer.engine.tick(100.0)
     peer.begin()
@@ -97,7 +97,7 @@ def test_a_peer_that_never_sends_a_header_is_silent_too() -> None:
 
 
 @pytest.mark.parametrize("milliseconds", [1, 99])
-def test_a_time_out_that_nobody_can_keep_is_refused(milliseconds: int) -> None:
+def test_a_time_out_that_is_too_short_is_refused(milliseconds: int) -> None:
     peer = opened_with_idle(milliseconds)
     (closed,) = only(ConnectionClosed, peer.events)
     assert closed.error is not None

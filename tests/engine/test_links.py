@@ -228,7 +228,7 @@ def test_a_detach_that_only_suspends_is_answered_with_closing() -> None:
     assert peer.answers() == [Detach(handle=0, closed=True)]
 
 
-def test_detaching_twice_says_it_once() -> None:
+def test_detaching_twice_sends_one_detach() -> None:
     peer = Peer()
     peer.begin()
     link = peer.attach()
@@ -280,7 +280,7 @@ def test_credit_arrives_at_the_sender_and_is_spent_by_sending() -> None:
     assert [event.link for event in only(CreditChanged, pair.client_events)] == [sender, sender]
 
 
-def test_what_was_sent_since_the_flow_counts_as_spent() -> None:
+def test_deliveries_since_the_flow_use_up_credit() -> None:
     pair = Pair.opened()
     sender, receiver = pair.sending(credit=10)
     for _ in range(4):
@@ -311,7 +311,7 @@ def test_a_flow_without_credit_changes_none() -> None:
     assert sender.credit == 3
 
 
-def test_credit_can_be_taken_back() -> None:
+def test_credit_can_be_withdrawn() -> None:
     pair = Pair.opened()
     sender, receiver = pair.sending(credit=10)
     receiver.grant(0)
@@ -366,7 +366,7 @@ def test_the_initial_delivery_count_of_the_sender_is_where_counting_starts() -> 
 # --- drain and echo ---
 
 
-def test_a_drained_sender_uses_up_its_credit_and_says_so() -> None:
+def test_a_drained_sender_uses_up_its_credit_and_sends_a_flow() -> None:
     pair = Pair.opened()
     receiver, sender = pair.receiving(credit=10)
     sender.send(b"t", [b"x"])
@@ -463,7 +463,7 @@ def test_we_may_ask_for_an_echo() -> None:
     assert sender.credit == 3
 
 
-def test_granting_on_a_link_that_is_gone_says_nothing() -> None:
+def test_granting_credit_on_a_detached_link_sends_nothing() -> None:
     peer = Peer()
     peer.begin()
     receiver = peer.attach()

@@ -78,7 +78,7 @@ def test_an_end_from_the_server_is_answered() -> None:
     assert pair.client.opened
 
 
-def test_ending_twice_says_it_once() -> None:
+def test_ending_twice_sends_one_end() -> None:
     peer = Peer()
     session = peer.begin()
     peer.answers()
@@ -87,7 +87,7 @@ def test_ending_twice_says_it_once() -> None:
     assert peer.answers() == [End()]
 
 
-def test_what_arrives_after_our_end_is_passed_over_until_the_answer() -> None:
+def test_frames_after_our_end_are_ignored_until_the_answer() -> None:
     peer = Peer()
     session = peer.begin()
     peer.attach()
@@ -157,7 +157,7 @@ def test_a_sender_is_not_ready_while_the_window_is_shut_and_the_owner_hears_when
     assert sender.ready()
 
 
-def test_what_is_on_its_way_counts_against_the_window() -> None:
+def test_transfers_in_flight_count_against_the_window() -> None:
     peer = Peer()
     session = peer.begin(incoming_window=10)
     sender = peer.attach(role=True)
@@ -224,7 +224,7 @@ def test_a_flow_before_the_peers_begin_has_no_next_incoming_id() -> None:
     assert flow.link_credit == 3
 
 
-def test_a_flow_that_asks_for_an_echo_gets_the_sessions_state() -> None:
+def test_a_flow_with_echo_is_answered_with_the_sessions_state() -> None:
     peer = Peer()
     peer.begin(next_outgoing_id=9)
     peer.answers()
@@ -233,7 +233,7 @@ def test_a_flow_that_asks_for_an_echo_gets_the_sessions_state() -> None:
     assert (flow.next_incoming_id, flow.incoming_window, flow.handle, flow.echo) == (9, INCOMING_WINDOW, None, False)
 
 
-def test_held_transfers_of_a_link_that_is_gone_are_dropped() -> None:
+def test_held_transfers_of_a_detached_link_are_dropped() -> None:
     peer = Peer()
     peer.begin(incoming_window=1)
     sender = peer.attach(role=True)
@@ -322,7 +322,7 @@ def test_a_handle_is_used_again_after_a_detach_on_both_sides() -> None:
     assert [delivery.payload for delivery in pair.received()] == [b"0", b"1", b"2"]
 
 
-def test_the_lowest_free_handle_is_taken() -> None:
+def test_the_lowest_free_handle_is_used() -> None:
     pair = Pair.opened()
     session, _ = pair.sessions()
     links = [pair.sending(session, name=str(number))[0] for number in range(4)]

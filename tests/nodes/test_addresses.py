@@ -64,7 +64,7 @@ def test_the_dead_letter_queue_of_a_subscription_belongs_to_the_topic() -> None:
         ("topic/subscriptions/s/$deadletterqueue", "topic"),
     ],
 )
-def test_management_is_taken_off_whatever_it_manages(entity: str, owner: str, suffix: str) -> None:
+def test_the_suffix_management_is_removed_from_any_address(entity: str, owner: str, suffix: str) -> None:
     path = f"{entity}/{suffix}"
     assert parse_address(path) == Address(path=path, entity=entity, owner=owner, is_management=True)
 
@@ -77,12 +77,12 @@ def test_the_token_node_is_known_in_every_spelling(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["q/$cbs", "cbs", "$cbs/q"])
-def test_what_only_looks_like_the_token_node_is_not(text: str) -> None:
+def test_an_address_similar_to_the_token_node_is_not_the_token_node(text: str) -> None:
     assert not parse_address(text).is_cbs
 
 
 @pytest.mark.parametrize("text", ["Subscriptions/s", "subscriptions", "topic/Subscriptions", "topic/Subscriptions/s/x"])
-def test_what_only_looks_like_a_subscription_is_a_name(text: str) -> None:
+def test_an_address_similar_to_a_subscription_is_a_name(text: str) -> None:
     assert parse_address(text).owner == text
 
 

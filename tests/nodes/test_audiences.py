@@ -84,7 +84,7 @@ class UnauthenticatedClient(Wire):
         "topic/Subscriptions/not-yet",
     ],
 )
-def test_a_token_is_accepted_for_an_entity_and_what_is_below_it(audience: str, world: World) -> None:
+def test_a_token_is_accepted_for_an_entity_and_its_sub_entities(audience: str, world: World) -> None:
     assert UnauthenticatedClient(world).put(audience) == {"status-code": Int(202), "status-description": "Accepted"}
 
 
@@ -170,7 +170,7 @@ def test_a_key_of_one_entity_does_not_reveal_entities_below_its_name(world: Worl
     assert client.may_attach("mine")
 
 
-def test_a_deleted_entity_takes_its_rules_with_it_and_its_owner_learns_no_more(world: World) -> None:
+def test_keys_of_a_deleted_entity_are_unknown(world: World) -> None:
     client = UnauthenticatedClient(world)
     own = client.token("mine", "own", "own-key")
     assert client.put("mine", own)["status-code"] == 202

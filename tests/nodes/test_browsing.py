@@ -116,7 +116,7 @@ def test_locked_and_deferred_messages_are_browsed_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", [SETTLED, MIXED, UNSETTLED])
-def test_the_attach_is_answered_with_copy_and_the_settle_mode_that_was_asked_for(world: World, mode: int) -> None:
+def test_the_attach_is_answered_with_copy_and_the_requested_settle_mode(world: World, mode: int) -> None:
     browser = Browsing(world, mode=mode)
     assert browser.attach.source.distribution_mode == "copy"
     assert browser.attach.snd_settle_mode == mode
@@ -134,7 +134,7 @@ def test_a_link_that_consumes_is_never_answered_with_copy(
 
 
 @pytest.mark.parametrize("mode", [SETTLED, MIXED])
-def test_messages_are_sent_settled_unless_the_client_wants_to_settle(world: World, mode: int) -> None:
+def test_messages_are_sent_settled_unless_the_client_requests_unsettled(world: World, mode: int) -> None:
     world.send("one")
     browser = Browsing(world, mode=mode)
     (transfer,) = [each for each, _ in browser.wire.heard if isinstance(each, Transfer)]
@@ -251,7 +251,7 @@ def test_a_client_that_does_not_read_uses_memory_for_one_page_which_is_counted(w
     assert held.used == 0
 
 
-def test_a_page_is_given_back_when_the_link_goes(world: World) -> None:
+def test_the_memory_of_a_page_is_released_when_the_link_detaches(world: World) -> None:
     world.send(*["x" * 1000] * 20)
     browser = Browsing(world, credit=0)
     narrow = flow(browser.handle, 100)
@@ -384,14 +384,16 @@ def test_dead_letters_and_subscriptions_can_be_browsed(world: World) -> None:
         ),
     ],
 )
-def test_what_cannot_be_browsed_is_refused(world: World, path: str, filters: dict[Any, Any], condition: str) -> None:
+def test_browsing_an_unsupported_entity_is_refused(
+    world: World, path: str, filters: dict[Any, Any], condition: str
+) -> None:
     browser = Browsing(world, path, credit=0, filter=filters)
     assert browser.attach.source is None
     (detach,) = browser.wire.take(Detach)
     assert detach.error.condition == condition
 
 
-def test_an_entity_that_goes_takes_its_browsers_along(world: World) -> None:
+def test_deleting_an_entity_detaches_its_browsers(world: World) -> None:
     browser = Browsing(world)
     world.administer(world.administration.delete_queue, "q")
     browser.wire.read_output()
@@ -412,7 +414,7 @@ def test_a_store_that_cannot_be_read_ends_the_link(world: World) -> None:
 
 
 @pytest.mark.parametrize("descriptor", [SELECTOR, ULong(0x468C00000004)])
-def test_a_browser_with_a_selector_is_shown_what_it_selects(world: World, descriptor: Any) -> None:
+def test_a_browser_with_a_selector_gets_matching_messages(world: World, descriptor: Any) -> None:
     for number in range(10):
         world.send(f"m{number}", application_properties={"n": number})
     asked = {Symbol("jms-selector"): Described(descriptor, "n > 6 OR n = 2"), Symbol("no-local"): Described(7, [])}
@@ -437,7 +439,7 @@ def test_an_expensive_selector_looks_at_few_messages_in_a_turn(world: World) -> 
     assert store.reads - reads >= 100 // (browsing.PAGE_WORK // (len(expensive) // 64))
 
 
-def test_a_long_queue_of_which_nothing_is_selected_is_gone_through(world: World) -> None:
+def test_a_selector_without_matches_reads_the_whole_queue(world: World) -> None:
     world.send(*map(str, range(3000)))
     browser = Browsing(world, credit=0, filter={SELECTOR: Described(SELECTOR, "n = 1")})
     browser.grant(1, drain=True)

@@ -57,7 +57,7 @@ def connect(broker: BrokerThread) -> Iterator[Connect]:
         peer.socket.close()
 
 
-def test_every_open_offers_what_jms_asks_for(connect: Connect) -> None:
+def test_every_open_offers_the_capabilities_that_jms_requires(connect: Connect) -> None:
     for key in ("", None):
         _, answer = connect(key=key, desired=[])
         assert answer.offered_capabilities == list(CAPABILITIES)
@@ -75,7 +75,7 @@ def test_a_second_connection_of_a_sole_container_is_refused(connect: Connect) ->
     assert error.info == {"invalid-field": "container-id"}
 
 
-def test_the_id_is_free_when_the_connection_is_gone(broker: BrokerThread, connect: Connect) -> None:
+def test_a_container_id_is_free_after_its_connection_closed(broker: BrokerThread, connect: Connect) -> None:
     first, _ = connect()
     first.socket.close()
     eventually(lambda: not broker.call(lambda: broker.broker.namespace.sole_containers))
@@ -83,7 +83,7 @@ def test_the_id_is_free_when_the_connection_is_gone(broker: BrokerThread, connec
     assert "amqp:connection-establishment-failed" not in (answer.properties or {})
 
 
-def test_a_refused_connection_takes_nothing_from_the_first(broker: BrokerThread, connect: Connect) -> None:
+def test_a_refused_connection_does_not_affect_the_first(broker: BrokerThread, connect: Connect) -> None:
     connect()
     for _ in range(2):
         second, answer = connect()

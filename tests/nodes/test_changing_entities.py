@@ -121,7 +121,7 @@ def test_deleting_an_entity_detaches_all_links_at_it_and_below(
     assert connection.is_open
 
 
-def test_deleting_a_topic_detaches_who_sends_to_it_and_asks_about_it(
+def test_deleting_a_topic_detaches_its_senders_and_management_links(
     broker: BrokerThread, connection: Connection
 ) -> None:
     sender, links = connection.sender("topic"), RequestLinks(connection, "topic")
@@ -168,7 +168,7 @@ def test_waiting_for_a_session_of_a_deleted_entity_is_refused(broker: BrokerThre
     assert (remote.source, remote.target) == (None, None)  # which is how an attach is refused (2.6.3)
 
 
-def test_who_waits_does_not_get_what_the_holder_of_a_deleted_session_lets_go(
+def test_a_waiting_receiver_does_not_get_a_session_of_a_deleted_queue(
     broker: BrokerThread, connection: Connection
 ) -> None:
     send(connection, b"x", to="sessions", session="s")
@@ -184,7 +184,7 @@ def test_who_waits_does_not_get_what_the_holder_of_a_deleted_session_lets_go(
 
 
 @pytest.mark.parametrize("doomed", ["queue", "other"])
-def test_who_sends_through_one_entity_to_another_needs_both(doomed: str, start_broker: StartBroker) -> None:
+def test_sending_through_one_entity_to_another_requires_both(doomed: str, start_broker: StartBroker) -> None:
     broker = start_broker(QueueDefinition(name="queue"), QueueDefinition(name="other"))
     with connect(broker.connection_string) as connection:
         connection.authenticate("queue", "other")
@@ -278,7 +278,7 @@ def test_a_transaction_that_settles_at_a_deleted_entity_is_rolled_back(
     assert broker.counters().active == 0
 
 
-def test_a_transaction_that_sends_to_an_entity_that_takes_nothing_any_more_is_rolled_back(
+def test_a_transaction_that_sends_to_a_disabled_entity_is_rolled_back(
     broker: BrokerThread, connection: Connection
 ) -> None:
     transaction = Transaction(connection)
@@ -312,7 +312,7 @@ def test_receivers_are_detached_when_receiving_is_disabled(
 
 
 @pytest.mark.parametrize("status", [Status.DISABLED, Status.RECEIVE_DISABLED])
-def test_who_holds_a_session_or_waits_for_one_is_detached_when_receiving_is_disabled(
+def test_session_receivers_and_waiting_links_are_detached_when_receiving_is_disabled(
     status: Status, broker: BrokerThread, connection: Connection
 ) -> None:
     send(connection, b"x", to="sessions", session="s")
@@ -331,7 +331,7 @@ def test_who_holds_a_session_or_waits_for_one_is_detached_when_receiving_is_disa
 
 
 @pytest.mark.parametrize("status", [Status.DISABLED, Status.RECEIVE_DISABLED])
-def test_who_receives_from_a_subscription_is_detached_when_that_is_disabled(
+def test_receivers_of_a_subscription_are_detached_when_receiving_is_disabled(
     status: Status, broker: BrokerThread, connection: Connection
 ) -> None:
     receiver = connection.receiver(SUBSCRIPTION)
@@ -385,7 +385,7 @@ def test_messages_are_rejected_while_sending_is_disabled_and_the_link_stays_open
     assert broker.counters("queue" if entity == "queue" else SUBSCRIPTION).active == 1
 
 
-def test_who_receives_stays_when_only_sending_is_disabled(broker: BrokerThread, connection: Connection) -> None:
+def test_receivers_stay_attached_when_only_sending_is_disabled(broker: BrokerThread, connection: Connection) -> None:
     send(connection, b"x")
     receiver = connection.receiver("queue", credit=0)
     update_queue(broker, "queue", status=Status.SEND_DISABLED)
@@ -393,7 +393,7 @@ def test_who_receives_stays_when_only_sending_is_disabled(broker: BrokerThread, 
     assert receive(connection.receiver("queue", credit=0), 0) == []
 
 
-def test_who_sends_stays_when_only_receiving_is_disabled(broker: BrokerThread, connection: Connection) -> None:
+def test_senders_stay_attached_when_only_receiving_is_disabled(broker: BrokerThread, connection: Connection) -> None:
     sender = connection.sender("queue")
     update_queue(broker, "queue", status=Status.RECEIVE_DISABLED)
     sender.send(Message(data=[b"x"]))
@@ -401,7 +401,7 @@ def test_who_sends_stays_when_only_receiving_is_disabled(broker: BrokerThread, c
     assert broker.counters().active == 2
 
 
-def test_other_changes_detach_nobody(broker: BrokerThread, connection: Connection) -> None:
+def test_other_changes_detach_no_link(broker: BrokerThread, connection: Connection) -> None:
     links: list[ClientLink] = [connection.sender("queue"), connection.receiver("queue")]
     links += [accept_session(connection, "s"), connection.receiver(SUBSCRIPTION)]
     update_queue(broker, "queue", max_delivery_count=3, user_metadata="x")
@@ -470,7 +470,7 @@ def test_sending_to_a_subscription_is_refused(broker: BrokerThread, connection: 
 
 @pytest.mark.parametrize("suffix", ["$DeadLetterQueue", "$Transfer/$DeadLetterQueue"])
 @pytest.mark.parametrize("path", ["queue", SUBSCRIPTION])
-def test_nobody_sends_to_a_sub_queue(path: str, suffix: str, connection: Connection) -> None:
+def test_sending_to_a_sub_queue_is_refused(path: str, suffix: str, connection: Connection) -> None:
     assert refusal(lambda: connection.sender(f"{path}/{suffix}")).condition == NOT_ALLOWED
 
 
@@ -570,7 +570,7 @@ def test_a_right_to_a_subscription_gives_no_right_to_its_topic(guarded: BrokerTh
 # --- idleness ---
 
 
-def test_who_stands_at_an_entity_keeps_it_from_being_deleted(start_broker: StartBroker) -> None:
+def test_an_attached_link_prevents_deletion_on_idleness(start_broker: StartBroker) -> None:
     minutes = 5
     broker = start_broker(QueueDefinition(name="queue", auto_delete_on_idle_ms=minutes * 60_000))
     with connect(broker.connection_string) as connection:

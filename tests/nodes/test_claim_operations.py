@@ -254,7 +254,7 @@ def test_sessions_come_with_their_ranges(connection: Connection) -> None:
         ("list-claims", {"skip": Int(-1)}, "'skip'"),
     ],
 )
-def test_a_bad_request_names_what_is_wrong(
+def test_the_error_of_an_invalid_request_names_the_mistake(
     claimer: Claimer, operation: str, changes: dict[str, Any], named: str
 ) -> None:
     good = {
@@ -292,7 +292,7 @@ def test_a_request_for_a_claim_is_small(claimer: Claimer) -> None:
     assert "8192 bytes" in refusal[2]
 
 
-def test_what_a_client_asked_for_that_is_gone_counts_no_longer(broker: BrokerThread, connection: Connection) -> None:
+def test_requests_of_a_detached_client_no_longer_count(broker: BrokerThread, connection: Connection) -> None:
     fill(connection, 5)
     with connect(broker.connection_string, timeout=20) as other:
         claimer = Claimer(other)

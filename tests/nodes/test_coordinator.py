@@ -187,7 +187,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("payload", GARBAGE.values(), ids=GARBAGE.keys())
-def test_what_is_neither_declare_nor_discharge_is_rejected_and_the_link_lives_on(
+def test_other_messages_than_declare_and_discharge_are_rejected_and_the_link_stays_open(
     client: Client, payload: bytes
 ) -> None:
     # Behind the client's own check of the size.
@@ -913,7 +913,7 @@ def test_the_messages_of_a_batch_count_one_by_one(client: Client, broker: Broker
     assert broker.counters().active == 0
 
 
-def test_what_open_transactions_keep_in_memory_is_bounded(client: Client, broker: BrokerThread) -> None:
+def test_the_memory_of_open_transactions_is_limited(client: Client, broker: BrokerThread) -> None:
     def limit() -> None:
         for shell in broker.broker.shells:
             shell.peer.transactions.memory.limit = 100_000

@@ -78,7 +78,7 @@ def test_a_dynamic_target_is_a_queue_that_others_can_send_to(world: World, wire:
     assert len(list(wire.received(receiver))) == 1
 
 
-def test_the_answer_says_when_the_entity_is_deleted(wire: Wire) -> None:
+def test_the_brokers_attach_has_the_lifetime_of_the_temporary_entity(wire: Wire) -> None:
     target = Target(dynamic=True, dynamic_node_properties={Symbol("lifetime-policy"): Described(ULong(0x2E), [])})
     wire.attach(role=False, source=Source(), target=target)
     (answer,) = wire.take(Attach)
@@ -248,7 +248,7 @@ def test_a_deletion_that_fails_is_tried_again(world: World, wire: Wire) -> None:
     assert len(world.namespace.temporary) == 0
 
 
-def test_whoever_has_no_connection_finds_no_temporary_queue_to_receive_from(world: World, wire: Wire) -> None:
+def test_without_a_connection_a_temporary_queue_cannot_be_received_from(world: World, wire: Wire) -> None:
     _, name = creator(wire)
     for path in (name, f"{name}/$DeadLetterQueue", f"{name}/$Transfer/$DeadLetterQueue"):
         with pytest.raises(OperationNotAllowed):

@@ -278,7 +278,7 @@ def test_a_value_in_a_message_is_accepted_or_rejects_only_that_message(name: str
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_value_in_a_message_without_a_target_is_that_messages_trouble(name: str, world: World) -> None:
+def test_a_value_in_a_message_of_the_relay_affects_only_that_message(name: str, world: World) -> None:
     build = MESSAGES[name]
     wire = Wire(world)
     handle = wire.attach(role=False, source=Source(address="here"), target=Target())
@@ -908,7 +908,7 @@ ATTACHED: dict[str, Callable[[bytes], tuple[Attach, int, bytes]]] = {
 
 
 @pytest.mark.parametrize("name", ATTACHED)
-def test_a_value_in_an_attach_is_taken_or_refused_with_a_condition(name: str, world: World) -> None:
+def test_a_value_in_an_attach_is_accepted_or_refused_with_a_condition(name: str, world: World) -> None:
     world.send("one", to="s", session_id="id")
     for which, value in VALUES.items():
         wire = Wire(world)

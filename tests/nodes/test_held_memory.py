@@ -71,7 +71,7 @@ def test_deferred_messages_that_are_fetched_count(broker: BrokerThread, connecti
     assert fetch(4) == 1
 
 
-def test_locks_of_a_connection_that_is_gone_count_until_they_run_out(broker: BrokerThread) -> None:
+def test_locks_of_a_closed_connection_count_until_they_expire(broker: BrokerThread) -> None:
     with connect(broker.connection_string, timeout=20) as connection:
         send(connection, b"x" * 10_000)
         take(connection.receiver("queue"), 1)
@@ -80,7 +80,7 @@ def test_locks_of_a_connection_that_is_gone_count_until_they_run_out(broker: Bro
     eventually(lambda: held(broker) == 0)
 
 
-def test_many_long_answers_asked_for_at_once_all_come(connection: Connection, management: Management) -> None:
+def test_many_long_answers_requested_at_once_all_arrive(connection: Connection, management: Management) -> None:
     for _ in range(3):
         send(connection, b"x" * 10_000)
     requests = connection.management("queue")

@@ -78,7 +78,9 @@ def test_an_unknown_operation_is_not_implemented(name: str, management: Manageme
 
 
 @pytest.mark.parametrize("properties", [None, {}, {"operation": None}, {"operation": Int(1)}, {"operation": b"x"}])
-def test_a_request_without_an_operation_is_told_so(properties: dict[str, Any] | None, management: Management) -> None:
+def test_a_request_without_an_operation_gets_an_error(
+    properties: dict[str, Any] | None, management: Management
+) -> None:
     message = Message(application_properties=properties, value={})
     status, condition, text = refusal_of(management.requester.request(message))
     assert (status, condition) == ARGUMENT_ERROR
@@ -104,7 +106,7 @@ def test_the_operation_may_be_a_symbol(management: Management) -> None:
     ],
     ids=lambda body: next(iter(body), "none"),
 )
-def test_a_body_that_is_no_map_is_told_so(body: dict[str, Any], management: Management) -> None:
+def test_a_body_that_is_not_a_map_gets_an_error(body: dict[str, Any], management: Management) -> None:
     message = Message(application_properties={"operation": "com.microsoft:peek-message"}, **body)
     status, condition, text = refusal_of(management.requester.request(message))
     assert (status, condition) == ARGUMENT_ERROR
@@ -152,7 +154,7 @@ def test_the_error_for_a_value_of_the_wrong_type_names_the_key(
 
 
 @pytest.mark.parametrize("operation", ["receive-by-sequence-number", "cancel-scheduled-message"])
-def test_a_number_beyond_a_long_is_told_with_its_key(operation: str, management: Management) -> None:
+def test_the_error_for_a_number_beyond_a_long_names_the_key(operation: str, management: Management) -> None:
     numbers = Array([1, 2**63], ULong)
     status, condition, text = management.refusal(operation, {**GOOD[operation], "sequence-numbers": numbers})
     assert (status, condition) == ARGUMENT_ERROR
@@ -234,7 +236,7 @@ def test_lists_are_accepted_as_arrays_and_symbols_as_strings(connection: Connect
     assert management.ok("update-disposition", body) == {}
 
 
-def test_keys_that_nobody_knows_are_left_alone(management: Management) -> None:
+def test_unknown_keys_are_ignored(management: Management) -> None:
     response = management.ask("peek-message", {**PEEK, "color": "blue", 5: [1]}, {"type": "entity-mgmt"})
     assert body_of(response, 204) == {}
 
@@ -266,7 +268,7 @@ def test_a_token_is_good_after_its_link_has_closed_and_on_another_connection(
     assert broker.counters().active == 0
 
 
-def test_a_settlement_is_taken_once(broker: BrokerThread, connection: Connection, management: Management) -> None:
+def test_a_settlement_is_accepted_once(broker: BrokerThread, connection: Connection, management: Management) -> None:
     send(connection, b"x")
     (message,) = receive(connection.receiver("queue"), 1)
     body = {"disposition-status": "completed", "lock-tokens": Array([token_of(message)] * 3, UUID)}
@@ -278,7 +280,7 @@ def test_a_settlement_is_taken_once(broker: BrokerThread, connection: Connection
 
 
 @pytest.mark.parametrize("id", ["text", ULong(2**64 - 1), UUID(int=5), b"\x00binary\xff", None], ids=repr)
-def test_the_message_id_comes_back_unchanged_as_correlation_id(id: Any, connection: Connection) -> None:
+def test_the_message_id_is_returned_unchanged_as_correlation_id(id: Any, connection: Connection) -> None:
     links = RequestLinks(connection)
     for operation in ("peek-message", "no-such-operation"):
         response = links.ask(request(operation, PEEK, id=id))
@@ -287,7 +289,7 @@ def test_the_message_id_comes_back_unchanged_as_correlation_id(id: Any, connecti
         assert type(response.properties.correlation_id) is type(id)
 
 
-def test_replies_go_where_reply_to_says(connection: Connection) -> None:
+def test_replies_are_sent_to_the_address_in_reply_to(connection: Connection) -> None:
     here = RequestLinks(connection, address="here")
     there = RequestLinks(connection, address="there")
     here.requests.send(request("peek-message", PEEK, id="by address", reply_to="there"))
@@ -360,7 +362,7 @@ def test_many_requests_are_processed_at_a_time(connection: Connection, managemen
         assert number_of(message) == 1 + n % 20
 
 
-def test_replies_that_nobody_takes_are_kept_up_to_a_limit(connection: Connection) -> None:
+def test_replies_without_credit_are_kept_up_to_a_limit(connection: Connection) -> None:
     links = RequestLinks(connection, credit=0)
     for _ in range(1000):
         links.requests.send(request("no-such-operation", {}))  # answered before it is accepted
@@ -383,14 +385,14 @@ def test_requests_of_several_nodes_are_under_way_at_a_time(connection: Connectio
     assert message.body == b"plain"
 
 
-def test_the_tracking_id_is_told_in_the_error(management: Management) -> None:
+def test_the_error_has_the_tracking_id(management: Management) -> None:
     tracking = {"com.microsoft:tracking-id": "track-me"}
     assert management.refusal("renew-lock", {}, tracking)[2].endswith(" TrackingId:track-me")
     assert "TrackingId" not in management.refusal("renew-lock", {})[2]
     assert management.ask("peek-message", PEEK, tracking)
 
 
-def test_a_failure_inside_the_broker_is_told_without_detail(broker: BrokerThread, management: Management) -> None:
+def test_an_internal_failure_is_reported_without_detail(broker: BrokerThread, management: Management) -> None:
     queue: Any = broker.call(lambda: broker.broker.namespace.queue("queue"))
 
     def fail(*_: object) -> None:
@@ -476,7 +478,7 @@ def test_a_time_out_that_is_no_number_is_refused(value: Any, management: Managem
     assert works(management)
 
 
-def test_a_store_that_fails_is_told_and_the_next_request_works(held: tuple[BrokerThread, HeldStore]) -> None:
+def test_a_failure_of_the_store_is_reported_and_the_next_request_succeeds(held: tuple[BrokerThread, HeldStore]) -> None:
     broker, store = held
     with connect(broker.connection_string) as connection:
         management = Management(connection)
@@ -505,7 +507,9 @@ def test_a_receiver_that_deletes_gets_its_message_when_the_store_works_again(
             assert [bytes(message.message.data[0]) for message in received if message.message.data] == [b"x"]
 
 
-def test_a_client_that_leaves_before_the_answer_harms_nobody(held: tuple[BrokerThread, HeldStore]) -> None:
+def test_a_client_that_disconnects_before_the_answer_affects_no_other_client(
+    held: tuple[BrokerThread, HeldStore],
+) -> None:
     broker, store = held
     with connect(broker.connection_string) as connection:
         broker.call(store.hold)
@@ -519,7 +523,7 @@ def test_a_client_that_leaves_before_the_answer_harms_nobody(held: tuple[BrokerT
         assert len(Management(connection).peek()) == 1
 
 
-def test_a_message_that_is_being_settled_is_not_settled_again_and_neither_are_the_others(
+def test_a_request_with_a_message_that_is_being_settled_settles_none(
     held: tuple[BrokerThread, HeldStore],
 ) -> None:
     broker, store = held
@@ -619,7 +623,7 @@ def test_the_associated_link_must_hold_the_session(operation: str, connection: C
     assert works(management)
 
 
-def test_the_associated_link_says_which_session_when_the_request_does_not(connection: Connection) -> None:
+def test_a_request_without_a_session_id_uses_the_session_of_the_associated_link(connection: Connection) -> None:
     for body, session in ((b"m1", "mine"), (b"o1", "other"), (b"m2", "mine")):
         send(connection, body, to="sessions", session=session)
     mine, other = accept_session(connection, "mine"), accept_session(connection, "other")
@@ -796,7 +800,7 @@ def test_peek_shows_every_state_in_pages_until_204(
 
 
 @pytest.mark.interpreted
-def test_what_was_peeked_is_not_kept_for_a_client_that_takes_no_answers(
+def test_peeked_messages_are_not_kept_for_a_client_without_credit(
     connection: Connection, management: Management, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(connection, b"x")
@@ -808,7 +812,7 @@ def test_what_was_peeked_is_not_kept_for_a_client_that_takes_no_answers(
     assert works(management)
 
 
-def test_peek_takes_no_lock(connection: Connection, management: Management) -> None:
+def test_peek_locks_nothing(connection: Connection, management: Management) -> None:
     send(connection, b"x")
     assert len(management.peek()) == 1
     assert receive(connection.receiver("queue"), 1)[0].body == b"x"
@@ -914,7 +918,7 @@ def test_each_operation_requires_its_right_and_a_refusal_does_not_detach_the_lin
         assert not management.requester.closed
 
 
-def test_a_right_is_asked_for_before_the_request_is_looked_at(guarded: BrokerThread) -> None:
+def test_the_right_is_checked_before_the_request_is_parsed(guarded: BrokerThread) -> None:
     with connected(guarded, Right.SEND) as connection:
         assert Management(connection).refusal("peek-message", {})[0] == 401
 
@@ -930,7 +934,7 @@ def test_without_any_claim_the_node_is_closed(guarded: BrokerThread) -> None:
         assert connection.is_open
 
 
-def test_a_claim_for_one_queue_is_none_for_another(guarded: BrokerThread) -> None:
+def test_a_right_to_one_queue_gives_no_right_to_another(guarded: BrokerThread) -> None:
     with connected(guarded, Right.LISTEN) as connection:
         assert works(Management(connection))
         with pytest.raises(LinkClosed) as refused:
@@ -997,7 +1001,7 @@ def test_the_dead_letters_of_a_queue_with_sessions_are_peeked_without_one(connec
     assert message.properties.group_id == "s"
 
 
-def test_a_lock_runs_out_as_if_it_had_not_been_renewed_when_the_renewal_failed(
+def test_a_failed_renewal_does_not_extend_the_lock(
     broker: BrokerThread, connection: Connection, management: Management
 ) -> None:
     send(connection, b"x")

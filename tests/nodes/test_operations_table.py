@@ -176,7 +176,7 @@ def test_keys_beyond_the_documentation_are_optional() -> None:
             assert (key.direction, key.required) == (">", False), key
 
 
-def test_what_the_exceptions_name_is_documented() -> None:
+def test_the_keys_of_the_exceptions_are_documented() -> None:
     assert {*RELAXED, *LEFT_OUT} <= {key[:3] for key in documented()}
 
 
@@ -191,7 +191,7 @@ def test_two_operations_can_be_part_of_a_transaction() -> None:
     assert transactional == {"com.microsoft:schedule-message", "com.microsoft:update-disposition"}
 
 
-def test_the_reference_page_is_what_the_table_says() -> None:
+def test_the_reference_page_matches_the_table() -> None:
     written = (ROOT / "docs" / "management-operations.md").read_text()
     assert written == page(), "run: python -m peeklock.nodes.reference > docs/management-operations.md"
 

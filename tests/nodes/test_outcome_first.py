@@ -159,7 +159,7 @@ def test_a_request_that_was_sent_settled_gets_a_reply_only(world: World) -> None
     assert management(world, "").ask(good("com.microsoft:peek-message"), settled=True) == ["reply"]
 
 
-def test_a_request_that_nobody_can_answer_is_rejected(world: World) -> None:
+def test_a_request_without_a_reply_link_is_rejected(world: World) -> None:
     wire = Wire(world)
     handle = wire.sender("q/$management")
     assert isinstance(wire.send(handle, good("com.microsoft:peek-message").encode()), Rejected)

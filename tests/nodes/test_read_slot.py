@@ -53,7 +53,7 @@ def test_those_that_are_answered_at_once_do_not_wait() -> None:
     assert bench.failures == []
 
 
-def test_however_many_fail_at_once_each_gets_its_own_error() -> None:
+def test_concurrent_failures_each_get_their_own_error() -> None:
     bench = Bench()
     bench.enter("slow")
     for name in map(str, range(5000)):
@@ -77,7 +77,7 @@ def test_one_that_fails_lets_the_next_pass(caplog: pytest.LogCaptureFixture) -> 
     assert "a fault" in caplog.text
 
 
-def test_nothing_starts_for_a_client_that_is_gone() -> None:
+def test_no_read_starts_for_a_detached_client() -> None:
     bench = Bench()
     bench.enter("a")
     bench.enter("b")

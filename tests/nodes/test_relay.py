@@ -108,12 +108,12 @@ def test_messages_of_the_relay_are_refused_one_by_one(
     assert active(world, "q") == [2]
 
 
-def test_what_cannot_be_read_is_refused_alone(wire: Wire, world: World, relay: int) -> None:
+def test_an_unreadable_message_is_refused_alone(wire: Wire, world: World, relay: int) -> None:
     assert condition(wire.send(relay, b"noise")) == Condition.DECODE_ERROR
     assert isinstance(wire.send(relay, message("q")), Accepted)
 
 
-def test_the_size_that_the_entity_takes_counts(wire: Wire, world: World, relay: int) -> None:
+def test_the_size_limit_of_the_destination_applies(wire: Wire, world: World, relay: int) -> None:
     large = message("other", "x" * 2000)
     assert condition(wire.send(relay, large)) == Condition.MESSAGE_SIZE_EXCEEDED
     assert isinstance(wire.send(relay, message("q", "x" * 2000)), Accepted)
@@ -133,7 +133,7 @@ def test_rights_are_checked_for_each_message(wire: Wire, world: World, relay: in
     assert active(world, "q", "other") == [1, 1]
 
 
-def test_whoever_may_send_to_nothing_gets_no_relay(wire: Wire) -> None:
+def test_the_relay_requires_a_right_to_send(wire: Wire) -> None:
     wire.peer.grants.add(Grant("", "", frozenset({Right.LISTEN}), None))
     wire.attach(role=False, source=Source(address="here"), target=Target())
     (detach,) = wire.take(Detach)

@@ -148,7 +148,7 @@ def test_a_rule_that_gives_more_does_so_at_once(broker: BrokerThread, guest: Raw
     guest.receiver(3, "queue")
 
 
-def test_other_changes_of_an_entity_detach_nobody(broker: BrokerThread, guest: RawPeer) -> None:
+def test_other_changes_of_an_entity_detach_no_link(broker: BrokerThread, guest: RawPeer) -> None:
     assert show(broker, guest, "queue", "own", "own-key") == 202
     guest.sender(2, "queue")
     update_queue(broker, "queue", user_metadata="changed")
@@ -184,7 +184,7 @@ def test_a_transaction_is_not_committed_after_its_rule_was_removed(broker: Broke
 
 
 @pytest.mark.interpreted
-def test_the_trouble_of_one_connection_leaves_no_other_its_rights(
+def test_a_failure_of_one_connection_does_not_prevent_revocation_on_others(
     broker: BrokerThread, guest: RawPeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     detach, failed = Peer.detach, list[str]()
@@ -241,7 +241,7 @@ def test_a_login_by_key_is_invalid_if_its_rule_was_removed_before_the_open(broke
         assert close.error.condition == UNAUTHORIZED
 
 
-def test_a_login_by_key_goes_on_where_another_rule_has_the_same_name_and_key(
+def test_a_login_by_key_continues_if_another_rule_has_the_same_name_and_key(
     broker: BrokerThread,
 ) -> None:
     update_queue(broker, "other", authorization_rules=(OWN,))
@@ -335,7 +335,9 @@ def test_rights_to_a_subscription_from_the_topics_rules_end_with_the_topic(
 # --- the clock ---
 
 
-def test_tokens_that_ran_out_because_the_clock_was_set_have_their_grace(broker: BrokerThread, guest: RawPeer) -> None:
+def test_tokens_that_expired_because_the_clock_was_set_have_the_grace_period(
+    broker: BrokerThread, guest: RawPeer
+) -> None:
     assert show(broker, guest, "queue", "own", "own-key") == 202
     guest.sender(2, "queue")
 
@@ -353,7 +355,7 @@ def test_tokens_that_ran_out_because_the_clock_was_set_have_their_grace(broker: 
     assert detached(guest, 2).condition == UNAUTHORIZED
 
 
-def test_a_message_is_not_lost_by_who_loses_the_right_to_it(broker: BrokerThread, guest: RawPeer) -> None:
+def test_a_message_is_not_lost_when_its_receiver_loses_the_right(broker: BrokerThread, guest: RawPeer) -> None:
     assert show(broker, guest, "queue", "own", "own-key") == 202
     guest.sender(2, "queue")
     guest.send_accepted(2, b"x")

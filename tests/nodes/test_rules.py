@@ -114,7 +114,7 @@ def test_a_rule_applies_to_the_next_message(
     assert arrived(broker, connection) == [b"before", b"red", b"blue now"]
 
 
-def test_a_rule_that_is_removed_is_not_in_force_for_the_next_message(
+def test_a_removed_rule_does_not_apply_to_the_next_message(
     broker: BrokerThread, connection: Connection, subscription: Management
 ) -> None:
     only(subscription, sql("color = 'red'"))
@@ -226,7 +226,7 @@ def test_rules_may_be_added_and_removed_side_by_side(held: tuple[BrokerThread, H
         assert sorted(names(subscription)) == sorted(f"r{number}" for number in range(50))
 
 
-def test_of_two_rules_of_one_name_side_by_side_the_first_is_taken(held: tuple[BrokerThread, HeldStore]) -> None:
+def test_of_two_concurrent_rules_of_one_name_the_first_is_stored(held: tuple[BrokerThread, HeldStore]) -> None:
     broker, store = held
     with connect(broker.connection_string) as connection:
         subscription = Management(connection, SUBSCRIPTION)
@@ -243,7 +243,7 @@ def test_of_two_rules_of_one_name_side_by_side_the_first_is_taken(held: tuple[Br
 # --- how they are listed ---
 
 
-def test_a_listed_rule_tells_when_it_was_made(broker: BrokerThread, subscription: Management) -> None:
+def test_a_listed_rule_has_its_creation_time(broker: BrokerThread, subscription: Management) -> None:
     broker.advance(60)
     add(subscription, "r", sql("x = 1", "REMOVE x"))
     default, rule = subscription.rules()
@@ -451,7 +451,7 @@ def test_the_error_of_a_refused_rule_says_that_its_subscription_has_no_rule(
     assert "no rules" not in subscription.refusal("add-rule", body)[2]
 
 
-def test_a_rule_that_the_store_refuses_tells_that_its_subscription_has_none(
+def test_the_error_of_a_rule_that_the_store_refuses_says_that_its_subscription_has_none(
     held: tuple[BrokerThread, HeldStore],
 ) -> None:
     broker, store = held

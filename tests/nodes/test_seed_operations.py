@@ -105,7 +105,7 @@ def test_peek_message(connection: Connection, management: Management) -> None:
     assert all(set(each) == {"message"} for each in response.value["messages"])
 
 
-def test_peek_message_gives_no_more_than_was_asked_for(connection: Connection, management: Management) -> None:
+def test_peek_message_returns_at_most_the_requested_count(connection: Connection, management: Management) -> None:
     send(connection, b"first", b"second", b"third")
     wanted = {"from-sequence-number": 1, "message-count": Int(2)}
     assert [each.body for each in messages_in(management.ok("peek-message", wanted))] == [b"first", b"second"]
@@ -214,7 +214,7 @@ def test_renew_session_lock(broker: BrokerThread, connection: Connection) -> Non
     assert body["expiration"] == broker.clock() + LOCK_MS
 
 
-def test_renew_session_lock_of_a_session_nobody_holds_is_410(connection: Connection) -> None:
+def test_renew_session_lock_of_an_unlocked_session_is_410(connection: Connection) -> None:
     status, condition, text = Management(connection, "sessions").refusal("renew-session-lock", {"session-id": "s"})
     assert (status, condition) == (410, "com.microsoft:session-lock-lost")
     assert "'s'" in text
@@ -266,7 +266,7 @@ def test_empty_bytes_clear_the_session_state(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("operation", ["set-session-state", "get-session-state"])
-def test_the_state_of_a_session_nobody_holds_is_410(operation: str, connection: Connection) -> None:
+def test_the_state_of_an_unlocked_session_is_410(operation: str, connection: Connection) -> None:
     management = Management(connection, "sessions")
     status, condition, _ = management.refusal(operation, {"session-id": "s", "session-state": b""})
     assert (status, condition) == (410, "com.microsoft:session-lock-lost")

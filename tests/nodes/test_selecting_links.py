@@ -63,7 +63,9 @@ def test_the_brokers_attach_has_only_the_effective_filters(world: World) -> None
 
 
 @pytest.mark.parametrize("filters", [None, {}])
-def test_without_filters_the_answer_is_as_it_was_asked(world: World, filters: dict[Any, Any] | None) -> None:
+def test_without_filters_the_attach_is_answered_with_the_clients_source(
+    world: World, filters: dict[Any, Any] | None
+) -> None:
     assert selecting(world, "", filter=filters).attach.source.filter == filters
 
 
@@ -131,7 +133,7 @@ def test_a_session_link_with_a_bad_selector_is_refused_and_the_session_stays_fre
     assert selecting(world, "", "s", filter={SESSION_FILTER: None}).bodies() == ["m1"]
 
 
-def test_a_drain_of_a_session_link_with_a_selector_is_answered_when_all_was_looked_at(world: World) -> None:
+def test_a_drain_of_a_session_link_is_answered_after_every_message_was_evaluated(world: World) -> None:
     send(world, *range(20), to="s", session_id="a")
     both = {SESSION_FILTER: "a", SELECTOR: Described(SELECTOR, "n = 19")}
     link = selecting(world, "", "s", filter=both, credit=0)

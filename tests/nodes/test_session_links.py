@@ -187,7 +187,7 @@ def test_an_attach_for_the_next_session_waits_until_a_session_is_free(
     assert filter_of(waiting.answered()) == "s"
 
 
-def test_those_who_wait_are_served_in_turn(broker: BrokerThread, connection: Connection) -> None:
+def test_waiting_links_get_sessions_in_turn(broker: BrokerThread, connection: Connection) -> None:
     first, second = Waiting(connection, broker), Waiting(connection, broker)
     send(connection, b"x", to="sessions", session="a")
     assert filter_of(first.answered()) == "a"
@@ -195,7 +195,7 @@ def test_those_who_wait_are_served_in_turn(broker: BrokerThread, connection: Con
     assert filter_of(second.answered()) == "b"
 
 
-def test_a_scheduled_message_that_falls_due_wakes_who_waits(broker: BrokerThread, connection: Connection) -> None:
+def test_a_scheduled_message_that_becomes_due_wakes_waiting_links(broker: BrokerThread, connection: Connection) -> None:
     items = [for_later(broker.clock() + 5000, session="s")]
     Management(connection, "sessions").ok("schedule-message", {"messages": items})
     waiting = Waiting(connection, broker)

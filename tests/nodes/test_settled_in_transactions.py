@@ -81,7 +81,7 @@ def test_a_message_that_was_not_settled_stays_locked_after_a_rollback(world: Wor
     assert len(world.queue().locks.by_number) == 1
 
 
-def test_a_message_that_was_settled_is_gone_after_the_commit(world: World) -> None:
+def test_a_settled_message_is_removed_after_the_commit(world: World) -> None:
     client = Client(world)
     ((id, _, _),) = client.deliveries()
     transaction = client.declare()
@@ -141,7 +141,7 @@ def test_a_settlement_that_the_transaction_refuses_releases_its_message(world: W
     assert world.bodies() == ["a"]
 
 
-def test_a_session_goes_on_with_what_a_rollback_released(world: World) -> None:
+def test_a_session_continues_with_messages_that_a_rollback_released(world: World) -> None:
     world.send("one", "two", to="s", session_id="id")
     client = Client(world, "s", filter={Symbol("com.microsoft:session-filter"): "id"})
     (first, _, _), (second, _, _) = client.deliveries()

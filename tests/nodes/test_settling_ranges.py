@@ -55,7 +55,7 @@ def test_a_range_is_deferred_with_the_properties_on_each(connection: Connection,
     assert states(connection, entity) == [(b"%d" % number, 1, {"mark": "x"}) for number in range(5)]
 
 
-def test_what_is_deferred_in_a_range_is_had_by_number(connection: Connection) -> None:
+def test_messages_deferred_in_a_range_are_received_by_number(connection: Connection) -> None:
     receiver = fill(connection, "queue")
     receiver.modify(take(receiver), undeliverable_here=True, wait=True)
     found = connection.management("queue").request(
@@ -66,7 +66,7 @@ def test_what_is_deferred_in_a_range_is_had_by_number(connection: Connection) ->
 
 
 @pytest.mark.parametrize("is_deferral", [True, False])
-def test_of_a_range_with_a_lost_lock_the_others_are_settled(
+def test_a_lost_lock_in_a_range_does_not_affect_other_messages(
     broker: BrokerThread, connection: Connection, is_deferral: bool
 ) -> None:
     receiver = fill(connection, "queue", 1)

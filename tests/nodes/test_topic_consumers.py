@@ -129,7 +129,7 @@ def may(client: Client, *rights: Right, path: str = "") -> None:
 # --- as long as there is a link ---
 
 
-def test_a_consumer_of_a_topic_gets_what_comes_while_it_is_there(world: World, client: Client) -> None:
+def test_a_consumer_of_a_topic_gets_messages_sent_while_it_is_attached(world: World, client: Client) -> None:
     publish(world, "early")
     first, second = client.consumer(), client.consumer()
     publish(world, "a", "b")
@@ -157,7 +157,7 @@ def test_a_filter_that_is_not_applied_is_not_confirmed(client: Client) -> None:
     assert answer.source.address == "t"
 
 
-def test_a_selector_that_is_none_is_refused(world: World, client: Client) -> None:
+def test_an_invalid_selector_of_a_topic_consumer_is_refused(world: World, client: Client) -> None:
     client.consumer(selector="color = ")
     assert client.refusal() == Condition.INVALID_FIELD
     assert subscriptions(world) == ["all"]
@@ -168,7 +168,7 @@ def test_a_link_to_a_topic_without_the_capability_is_refused(client: Client) -> 
     assert client.refusal() == Condition.NOT_ALLOWED
 
 
-def test_a_link_that_is_gone_before_its_subscription_is_made_leaves_none(world: World, client: Client) -> None:
+def test_a_link_detached_before_its_subscription_is_created_leaves_none(world: World, client: Client) -> None:
     source = Source(address="t", capabilities=["topic"])
     attach = Attach(name="gone", handle=0, role=True, source=source, target=Target())
     client.send_bytes(frame(attach) + frame(Detach(handle=0, closed=True)))
@@ -199,7 +199,7 @@ def test_administrators_see_durable_subscriptions_and_no_passing_ones(world: Wor
 # --- durable ---
 
 
-def test_a_durable_subscription_keeps_what_comes_meanwhile(world: World, client: Client) -> None:
+def test_a_durable_subscription_keeps_messages_without_a_consumer(world: World, client: Client) -> None:
     handle = client.durable()
     client.detach(handle)
     publish(world, "a")
@@ -284,7 +284,7 @@ def test_another_topic_makes_a_durable_subscription_anew(world: World, client: C
     assert client.got(handle) == ["a"]
 
 
-def test_a_subscription_with_a_consumer_is_not_taken_to_another_topic(world: World, client: Client) -> None:
+def test_a_subscription_with_a_consumer_cannot_move_to_another_topic(world: World, client: Client) -> None:
     client.durable()
     other = Client(world)
     other.durable(topic="u")
@@ -496,7 +496,7 @@ def test_the_close_is_answered_when_the_deletion_is_durable(world: World, client
     assert subscriptions(world) == ["all"]
 
 
-def test_the_answer_says_why_the_subscription_could_not_be_deleted(world: World, client: Client) -> None:
+def test_the_detach_has_the_reason_why_the_subscription_was_not_deleted(world: World, client: Client) -> None:
     store = world.store
     assert isinstance(store, FlakyStore)
     client.detach(client.durable())
@@ -513,7 +513,7 @@ def test_the_answer_says_why_the_subscription_could_not_be_deleted(world: World,
     assert subscriptions(world) == ["all"]
 
 
-def test_a_client_that_leaves_before_the_answer_harms_nobody(world: World, client: Client) -> None:
+def test_a_client_that_disconnects_before_the_answer_affects_no_other_client(world: World, client: Client) -> None:
     store = world.store
     assert isinstance(store, FlakyStore)
     client.detach(client.durable())

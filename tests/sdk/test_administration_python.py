@@ -75,7 +75,7 @@ def news(client: ServiceBusAdministrationClient) -> ServiceBusAdministrationClie
 # --- queues ---
 
 
-def test_a_queue_of_which_nothing_is_said_has_the_defaults_of_the_service(
+def test_a_queue_without_settings_has_the_defaults_of_the_service(
     client: ServiceBusAdministrationClient,
 ) -> None:
     client.create_queue("orders")
@@ -351,7 +351,7 @@ def test_a_rule_is_updated_and_deleted(news: ServiceBusAdministrationClient) -> 
         news.get_rule("news", "all", "$Default")
 
 
-def test_rules_say_what_the_next_messages_become_of(broker: ServedBroker, news: ServiceBusAdministrationClient) -> None:
+def test_rules_apply_to_the_next_messages(broker: ServedBroker, news: ServiceBusAdministrationClient) -> None:
     news.create_subscription("news", "red")
     news.create_rule(
         "news",

@@ -77,7 +77,9 @@ def test_a_browser_begins_at_the_requested_sequence_number(
     assert counts(broker) == (3, 0)
 
 
-def test_a_browser_is_shown_what_it_selects(connection: BlockingConnection, broker: BrokerThread) -> None:
+def test_a_browsing_client_with_a_selector_gets_matching_messages(
+    connection: BlockingConnection, broker: BrokerThread
+) -> None:
     for color in ("red", "blue", "red"):
         send(connection, color, properties={"color": color})
     shown = browse(connection, 2, Selector("color = 'red'"))

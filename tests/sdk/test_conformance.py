@@ -80,7 +80,7 @@ def test_a_failure_that_is_not_explained_is_not_expected() -> None:
     assert not suite.Outcome(explained, sdk, None, 0).as_expected
 
 
-def test_the_page_says_why_something_fails() -> None:
+def test_the_page_has_the_reason_of_each_failure() -> None:
     outcomes = report.expected()
     name = scenarios()[0].name
     page = report.compose(outcomes | {(name, "java"): False})
@@ -126,7 +126,7 @@ def test_a_program_that_says_something_else_has_failed_at_once(tmp_path: Path) -
     program.stop()
 
 
-def test_a_failure_in_a_scenario_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_failure_in_a_scenario_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     def wrong(world: World) -> None:
         raise AssertionError("found 1, expected 2")
 

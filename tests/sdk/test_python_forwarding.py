@@ -50,7 +50,7 @@ def test_a_message_is_unchanged_after_four_hops(start_bus: StartBus) -> None:
     assert [bus.counts(f"q{number}") for number in range(4)] == [(0, 0)] * 4
 
 
-def test_a_message_that_would_go_over_a_fifth_hop_is_set_aside(start_bus: StartBus) -> None:
+def test_a_message_is_dead_lettered_instead_of_a_fifth_hop(start_bus: StartBus) -> None:
     bus = start_bus(*chain("q0", "q1", "q2", "q3", "q4", "q5"))
     bus.send("q0", "too far")
     (letter,) = receive(bus.queue("q4", **UNFORWARDED))
@@ -78,7 +78,7 @@ def test_a_subscription_forwards_to_a_topic_and_to_a_queue(start_bus: StartBus) 
     assert bus.counts("queue") == (0, 0)
 
 
-def test_what_waited_before_forwarding_was_set_moves_too(start_bus: StartBus) -> None:
+def test_messages_from_before_forwarding_was_set_are_forwarded_too(start_bus: StartBus) -> None:
     bus = start_bus(QueueDefinition(name="queue"), QueueDefinition(name="other"))
     bus.send("queue", "a", "b")
     update_queue(bus.broker, "queue", forward_to="other")
@@ -131,7 +131,7 @@ def remove(bus: Bus) -> None:
 @pytest.mark.parametrize(
     ("end", "reason"), [(close, "MessagingEntityDisabled"), (remove, "MessagingEntityNotFound")], ids=["closed", "gone"]
 )
-def test_what_cannot_be_forwarded_is_in_the_transfer_dead_letter_queue(
+def test_messages_that_cannot_be_forwarded_are_in_the_transfer_dead_letter_queue(
     start_bus: StartBus, end: Callable[[Bus], None], reason: str
 ) -> None:
     bus = start_bus(*chain("queue", "other"))
@@ -146,7 +146,7 @@ def test_what_cannot_be_forwarded_is_in_the_transfer_dead_letter_queue(
     assert bus.counts("queue/$Transfer/$DeadLetterQueue") == bus.counts("queue") == (0, 0)
 
 
-def test_what_needs_a_session_and_has_none_is_in_the_transfer_dead_letter_queue_of_the_subscription(
+def test_messages_without_a_required_session_id_are_in_the_subscriptions_transfer_dead_letter_queue(
     start_bus: StartBus,
 ) -> None:
     bus = start_bus(
@@ -254,7 +254,7 @@ def test_who_waits_for_messages_hears_that_there_will_be_none_of(
         receive_from(bus).receive_messages(max_wait_time=1)
 
 
-def test_who_sends_to_a_deleted_topic_is_told(start_bus: StartBus) -> None:
+def test_a_sender_to_a_deleted_topic_gets_an_error(start_bus: StartBus) -> None:
     bus = start_bus(TopicDefinition(name="topic", subscriptions=(SubscriptionDefinition(name="s"),)))
     # A second attempt: at the first the SDK only notices that its link is detached.
     with Client(bus.broker.connection_string, retry_total=1, retry_backoff_factor=0.01) as client:

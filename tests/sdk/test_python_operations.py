@@ -96,7 +96,7 @@ def test_a_renewed_lock_outlives_its_first_duration(client: ServiceBusClient, br
     assert broker.counters().active == 0
 
 
-def test_a_lock_that_ran_out_is_not_renewed(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_an_expired_lock_is_not_renewed(client: ServiceBusClient, broker: BrokerThread) -> None:
     send(client, "slow")
     with client.get_queue_receiver("queue") as receiver:
         (message,) = receive(receiver, 1)
@@ -166,7 +166,7 @@ def test_a_message_of_a_lost_link_stays_locked(broker: BrokerThread) -> None:
 # --- peeking ---
 
 
-def test_peeking_goes_on_where_it_stopped(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_peeking_continues_where_it_stopped(client: ServiceBusClient, broker: BrokerThread) -> None:
     send(client, *(f"m{number}" for number in range(1, 26)))
     with client.get_queue_receiver("queue") as receiver:
         assert texts(receiver.peek_messages()) == ["m1"]
@@ -338,7 +338,7 @@ def test_deferred_messages_are_fetched_by_number_and_settled(client: ServiceBusC
     assert (counters.active, counters.deferred) == (0, 0)
 
 
-def test_a_deferred_message_whose_lock_ran_out_is_deferred_again(
+def test_a_deferred_message_is_deferred_again_after_its_lock_expired(
     client: ServiceBusClient, broker: BrokerThread
 ) -> None:
     send(client, "later")
@@ -395,7 +395,7 @@ def sender_and_receiver(
 
 
 @pytest.mark.parametrize("end", [ServedBroker.stop, ServedBroker.kill])
-def test_scheduled_and_deferred_messages_and_what_was_cancelled_survive_a_restart(
+def test_scheduled_deferred_and_cancelled_messages_survive_a_restart(
     served: ServedBroker, end: Callable[[ServedBroker], object]
 ) -> None:
     due = datetime.now(UTC) + timedelta(hours=1)
@@ -415,7 +415,7 @@ def test_scheduled_and_deferred_messages_and_what_was_cancelled_survive_a_restar
         assert states(receiver) == {}
 
 
-def test_what_fell_due_while_the_broker_was_down_is_enqueued_in_order(tmp_path: Path) -> None:
+def test_messages_that_became_due_during_a_stop_are_enqueued_in_order(tmp_path: Path) -> None:
     namespace = NamespaceDefinition(queues=(QueueDefinition(name="queue"),))
     before = BrokerThread(namespace=namespace, data=tmp_path)
     before.clock.step(-3_600_000)  # the next one starts an hour later

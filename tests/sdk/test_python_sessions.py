@@ -104,7 +104,7 @@ def test_a_receiver_gets_the_messages_of_its_session_in_order(client: ServiceBus
     assert broker.counters().active == 10
 
 
-def test_an_abandoned_message_comes_back_before_its_followers(client: ServiceBusClient) -> None:
+def test_an_abandoned_message_is_redelivered_before_later_ones(client: ServiceBusClient) -> None:
     send(client, ("s", "first"), ("s", "second"))
     with session_of(client, "s") as receiver:
         (first,) = receive(receiver, 1)
@@ -162,7 +162,7 @@ def test_a_message_without_a_session_is_refused(client: ServiceBusClient, broker
             sender.schedule_messages(ServiceBusMessage("lost"), in_minutes(broker, 5))
 
 
-def test_received_and_deleted_messages_of_a_session_are_gone(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_receive_and_delete_removes_messages_of_a_session(client: ServiceBusClient, broker: BrokerThread) -> None:
     send(client, ("s", "a"), ("s", "b"), ("other", "c"))
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with session_of(client, "s", receive_mode=mode) as receiver:
@@ -186,7 +186,7 @@ def test_a_renewed_session_outlives_its_first_duration(client: ServiceBusClient,
     assert broker.counters().active == 0
 
 
-def test_a_session_whose_lock_ran_out_is_lost(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_a_session_with_an_expired_lock_is_lost(client: ServiceBusClient, broker: BrokerThread) -> None:
     send(client, ("s", "m"))
     with session_of(client, "s") as receiver:
         (message,) = receive(receiver, 1)

@@ -107,7 +107,7 @@ def test_a_message_is_sent_and_received_over_every_transport(
         assert nothing_left(client)
 
 
-def test_where_tls_is_required_it_is_used_or_the_client_is_told(tmp_path: Path) -> None:
+def test_if_tls_is_required_other_clients_get_an_error(tmp_path: Path) -> None:
     strict = ServedBroker(tmp_path, "--require-tls")
     try:
         for connect in (tls, websocket):

@@ -59,7 +59,7 @@ def colors(start_bus: StartBus) -> Bus:
 # --- copies ---
 
 
-def test_a_message_goes_to_every_subscription_that_wants_it(colors: Bus) -> None:
+def test_a_message_is_copied_to_every_matching_subscription(colors: Bus) -> None:
     sent = ServiceBusMessage(
         b"body" * 100,
         application_properties={"color": "red", "number": 7},
@@ -140,7 +140,7 @@ def test_a_topic_cannot_be_received_from_and_a_subscription_not_sent_to(colors: 
         colors.subscription("nobody").receive_messages(max_wait_time=1)
 
 
-def test_500_subscriptions_get_what_one_send_gives_them(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_500_subscriptions_get_their_copy_of_one_send(start_broker: StartBroker, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     rules = [
         {"Name": "wanted", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "number >= 0"}}},
@@ -176,7 +176,7 @@ CHOOSING: dict[str, tuple[RuleDefinition, dict[str, Any]]] = {
 """Rules, and what a message has that passes."""
 
 
-def test_each_subscription_gets_what_its_rule_lets_pass(start_bus: StartBus) -> None:
+def test_each_subscription_gets_messages_that_match_its_rule(start_bus: StartBus) -> None:
     bus = start_bus(topic(*(subscription(name, rule) for name, (rule, _) in CHOOSING.items())))
     bus.send("topic", *(ServiceBusMessage(name, **wanted) for name, (_, wanted) in CHOOSING.items()))
     bus.send("topic", ServiceBusMessage("unwanted", subject="l", application_properties={"n": 3, "size": "l"}))
@@ -270,14 +270,14 @@ def test_a_subscription_with_sessions(start_bus: StartBus) -> None:
     assert take(bus.subscription("all"), 3) == ["a1", "b1", "a2"]
 
 
-def test_a_subscription_with_sessions_sets_aside_what_has_none(start_bus: StartBus) -> None:
+def test_a_subscription_with_sessions_dead_letters_messages_without_one(start_bus: StartBus) -> None:
     bus = start_bus(topic(subscription("talks", requires_session=True)))
     bus.send("topic", "for no session")
     (letter,) = receive(bus.subscription("talks", **DEAD_LETTERS))
     assert (str(letter), letter.dead_letter_reason) == ("for no session", "Session ID is null.")
 
 
-def test_what_is_done_to_a_copy_is_not_done_to_the_others(start_bus: StartBus) -> None:
+def test_settling_one_copy_does_not_affect_other_copies(start_bus: StartBus) -> None:
     bus = start_bus(topic(subscription("one", max_delivery_count=2), subscription("other")))
     bus.send("topic", "deferred", "dead-lettered", "abandoned")
     receiver = bus.subscription("one")
@@ -311,7 +311,7 @@ def test_each_subscription_has_a_time_to_live_of_its_own(start_bus: StartBus) ->
     assert take(bus.subscription("long")) == ["body"]
 
 
-def test_a_large_body_is_whole_in_every_copy_however_the_others_went(start_bus: StartBus) -> None:
+def test_a_large_body_is_complete_in_every_copy(start_bus: StartBus) -> None:
     bus = start_bus(topic(*(subscription(f"s{number}") for number in range(3))))
     body = bytes(range(256)) * 800
     bus.send("topic", ServiceBusMessage(body))

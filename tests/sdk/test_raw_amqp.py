@@ -471,7 +471,7 @@ def refused(peer: RawPeer, payload: bytes, **fields: Any) -> Error:
     return outcome.state.error
 
 
-def test_what_is_rejected_leaves_the_link_open(root: RawPeer) -> None:
+def test_a_rejected_message_leaves_the_link_open(root: RawPeer) -> None:
     good = Message(data=[MESSAGE]).encode()
     cases: dict[str, tuple[bytes, dict[str, Any]]] = {
         "The batch has no message.": (

@@ -237,7 +237,7 @@ def test_many_transactions_are_in_flight_at_once(client: Client, broker: BrokerT
     assert broker.counters().active == 80
 
 
-def test_a_connection_that_ends_takes_its_transactions_with_it(client: Client, broker: BrokerThread) -> None:
+def test_closing_a_connection_rolls_back_its_transactions(client: Client, broker: BrokerThread) -> None:
     doomed = Client(broker.broker.port)
     transaction = doomed.declare()
     doomed.settled(transaction.send(doomed.sender(), Message(body="never", durable=True)))

@@ -82,7 +82,7 @@ def delivered_to(shell: Shell) -> int:
 # --- a store that is slower than its senders ---
 
 
-def test_a_sender_that_never_stops_is_not_read_while_the_store_hangs(held: Held) -> None:
+def test_a_fast_sender_is_throttled_while_the_store_hangs(held: Held) -> None:
     client = RawClient.opened(held.port)
     link = client.sender()
     shell = shell_of(held.broker, SendingNode)

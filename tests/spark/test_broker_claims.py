@@ -124,9 +124,7 @@ def test_a_claim_whose_removal_is_unconfirmed_is_not_claimed_again(
     assert broker.counters().claimed == 0
 
 
-def test_what_was_found_is_given_out_before_what_is_new_and_not_beyond_the_limit(
-    connection: Connection, make: Make
-) -> None:
+def test_found_claims_precede_new_ones_within_the_limit(connection: Connection, make: Make) -> None:
     send(connection, 30)
     with make() as claims:
         for _ in range(3):
@@ -365,7 +363,9 @@ def test_messages_deferred_by_an_older_run_are_found_and_settled(
     assert broker.counters().deferred == 0
 
 
-def test_deferring_cannot_settle_what_a_broker_keeps(broker: BrokerThread, connection: Connection, make: Make) -> None:
+def test_the_defer_protocol_cannot_settle_claims_of_the_broker(
+    broker: BrokerThread, connection: Connection, make: Make
+) -> None:
     send(connection, 3)
     with make() as claims:
         noted = claims.start.following(claims.next(ALL))
@@ -395,7 +395,7 @@ def test_a_long_name_is_shortened_for_the_broker_and_stays_its_own(connection: C
 # --- reading
 
 
-def test_pages_are_bounded_in_bytes_and_asked_for_ahead(
+def test_pages_are_limited_in_bytes_and_requested_ahead(
     connection: Connection, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.sender("queue").send_all(Message(data=[bytes(10_000)]) for _ in range(40))

@@ -108,7 +108,7 @@ def test_a_query_continues_with_broker_claims_after_an_earlier_one_deferred(stre
         stream.run(claimProtocol="defer")
 
 
-def test_a_second_run_takes_what_came_since(stream: Stream) -> None:
+def test_a_second_run_receives_newer_messages(stream: Stream) -> None:
     stream.send(range(10))
     stream.run()
     stream.send(range(10, 15))
@@ -145,7 +145,7 @@ def test_rows_show_messages_as_they_were_sent(stream: Stream) -> None:
     assert (row.state, row.delivery_count, row.entity) == ("active", 0, stream.queue)
 
 
-def test_only_the_columns_that_are_asked_for_are_read(stream: Stream) -> None:
+def test_only_the_requested_columns_are_read(stream: Stream) -> None:
     stream.send(range(3))
     stream.run(stream.load().select("sequence_number", "body"))
     assert stream.taken() == [0, 1, 2]
@@ -312,7 +312,7 @@ def test_options_of_other_modes_are_refused() -> None:
 # --- all there is
 
 
-def test_draining_takes_all_there_is_in_several_batches_and_removes_it(
+def test_draining_receives_and_removes_all_messages_in_several_batches(
     spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     stream = Stream(spark, bus, make_queue(), tmp_path)

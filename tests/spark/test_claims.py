@@ -110,7 +110,7 @@ def remove_some(connection: Connection, numbers: ranges.Ranges) -> None:
         management.request("peeklock:remove-claim", {**named, "ranges": bounds})
 
 
-def test_what_is_claimed_is_set_aside_and_nobody_else_gets_it(
+def test_claimed_messages_are_deferred_and_not_delivered(
     broker: BrokerThread, connection: Connection, claims_of: Make
 ) -> None:
     send(connection, 5)
@@ -130,14 +130,14 @@ def test_claimed_messages_can_be_read_repeatedly_and_are_not_counted(connection:
     assert not message.header.delivery_count
 
 
-def test_settled_claims_are_gone(broker: BrokerThread, connection: Connection, claims_of: Make) -> None:
+def test_settled_claims_are_removed(broker: BrokerThread, connection: Connection, claims_of: Make) -> None:
     send(connection, 1200)
     claims = claims_of()
     settle(claims, noted(claims, claims.next(ALL)))
     assert set_aside(broker) == broker.counters().active == 0
 
 
-def test_settling_what_is_gone_in_part_settles_the_rest(
+def test_settling_a_partly_removed_claim_settles_the_remaining_messages(
     broker: BrokerThread, connection: Connection, claims_of: Make
 ) -> None:
     send(connection, 1200)
@@ -166,12 +166,14 @@ def test_a_limit_of_bytes_is_reached_by_the_last_message(connection: Connection,
     assert claim.numbers == {None: list(range(1, claim.count + 1))}
 
 
-def test_one_message_is_claimed_however_small_the_limit_of_bytes(connection: Connection, claims_of: Make) -> None:
+def test_one_message_is_claimed_even_beyond_the_limit_of_bytes(connection: Connection, claims_of: Make) -> None:
     send(connection, 3, size=1000)
     assert claims_of().next(Limit(size=1)).numbers == {None: [1]}
 
 
-def test_what_came_after_an_end_is_left(broker: BrokerThread, connection: Connection, claims_of: Make) -> None:
+def test_messages_after_the_end_of_a_batch_are_not_claimed(
+    broker: BrokerThread, connection: Connection, claims_of: Make
+) -> None:
     send(connection, 5)
     claims = claims_of()
     ends = {0: 5}
@@ -280,7 +282,7 @@ def test_a_connection_that_breaks_while_pages_are_on_their_way_is_made_again(
     assert found == list(range(1, 61))
 
 
-def test_numbers_with_gaps_are_read_without_what_lies_between(
+def test_numbers_with_gaps_are_read_without_the_gaps(
     connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 7)
@@ -390,7 +392,7 @@ def test_an_offset_is_the_same_after_its_json() -> None:
 @pytest.mark.parametrize(
     "value", [{}, {"next": 5}, None, {"entity": "q", "claim": "c", "batch": 1, "bytes": 0, "claimed": [[5, 1]]}]
 )
-def test_what_is_no_offset_is_refused(value: object) -> None:
+def test_an_invalid_offset_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="is not an offset of a claiming stream"):
         Offset.parse(value)
 

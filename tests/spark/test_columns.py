@@ -110,7 +110,7 @@ def test_recorded_messages_have_the_same_rows_together_as_alone() -> None:
 
 @pytest.mark.parametrize("typed", [False, True], ids=["strings", "json"])
 @pytest.mark.parametrize("place", ["property", "key", "annotation", "value", "sequence", *range(13)], ids=str)
-def test_a_value_of_any_type_in_any_place_is_what_the_codec_reads(place: Any, typed: bool) -> None:
+def test_a_value_of_any_type_in_any_field_is_read_as_by_the_codec(place: Any, typed: bool) -> None:
     payloads = []
     for value, _, _ in [*VALUES, ([],) * 3, ({},) * 3, (Array([], Int),) * 3, ("x" * 300,) * 3]:
         encoded = encode_value(value)
@@ -217,7 +217,7 @@ def test_every_prefix_of_a_message_is_read_alike_in_a_page_and_alone() -> None:
         both_ways([others[0], payload[:size], others[1]], keep_unreadable=True)
 
 
-def test_the_first_of_several_broken_messages_is_named_whatever_is_wrong_with_it() -> None:
+def test_the_first_of_several_invalid_messages_is_named() -> None:
     good = [peeked(number, bare_with(properties=Properties(message_id="m"), data=[b"x"])) for number in range(3)]
     no_utf8 = good[1].replace(b"\xa1\x01m", b"\xa1\x01\xff")
     with pytest.raises(UnreadableMessage, match="message 1 of 'queue' cannot be read: 'utf-8' codec"):
@@ -238,7 +238,7 @@ def test_invalid_utf8_is_detected_in_every_text_column(at: str) -> None:
         assert (kept["sequence_number"], kept["application_properties"]) == (8, {})
 
 
-def test_what_no_column_asks_for_is_not_read() -> None:
+def test_fields_without_a_requested_column_are_not_read() -> None:
     schema = pa.schema([ARROW_SCHEMA.field("body"), ARROW_SCHEMA.field("sequence_number")])
     bare = bare_with(properties=Properties(message_id="m"), application_properties={"a": "b"}, data=[b"body"])
     no_utf8 = peeked(7, bare.replace(b"\xa1\x01m", b"\xa1\x01\xff").replace(b"\xa1\x01b", b"\xa1\x01\xff"))
@@ -260,14 +260,14 @@ def test_the_heads_of_the_broker_are_known_so_that_none_but_the_first_is_read(wi
     assert [row["enqueued_sequence_number"] for row in rows] == (list(range(10)) if is_copy else [None] * 10)
 
 
-def test_a_copy_whose_last_annotation_is_another_one_is_read_whole() -> None:
+def test_a_copy_with_another_last_annotation_is_decoded_completely() -> None:
     stored = StoredMessage(sequence_number=7, payload=b"", enqueued_at=1)
     usual = head(stored, None, with_state=True, is_copy=True) + bare_with(data=[b"x"])
     forged = usual.replace(b"x-opt-enqueue-sequence-number", b"x-opt-enqueue-sequence-numbes")
     assert [row["enqueued_sequence_number"] for row in values_of(both_ways([usual, forged, usual]))] == [7, None, 7]
 
 
-def test_another_head_of_the_same_size_is_not_taken_for_one_of_the_broker() -> None:
+def test_another_head_of_the_same_size_is_not_decoded_as_the_brokers() -> None:
     usual = peeked(7, bare_with(data=[b"x"]))
     forged = usual.replace(b"x-opt-message-state\x54\x00", b"x-opt-partition-key\x50\x05")
     assert len(forged) == len(usual)

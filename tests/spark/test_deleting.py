@@ -46,7 +46,7 @@ def read(reader: DeletingReader, start: dict[str, Any], end: dict[str, Any]) -> 
     ]
 
 
-def test_messages_are_gone_when_they_are_taken_and_a_failed_task_gets_them_again(broker: BrokerThread) -> None:
+def test_received_messages_are_removed_and_a_failed_task_reads_them_again(broker: BrokerThread) -> None:
     send(broker, 10)
     reader = reader_of(broker, numPartitions="2")
     start = reader.initialOffset()
@@ -56,7 +56,7 @@ def test_messages_are_gone_when_they_are_taken_and_a_failed_task_gets_them_again
     reader.stop()
 
 
-def test_the_limit_holds_and_what_is_not_taken_stays(broker: BrokerThread) -> None:
+def test_the_limit_applies_and_other_messages_stay(broker: BrokerThread) -> None:
     send(broker, 10)
     reader = reader_of(broker)
     start = reader.initialOffset()
@@ -110,7 +110,7 @@ def test_a_session_goes_to_one_task_in_order(broker: BrokerThread) -> None:
     reader.stop()
 
 
-def test_a_run_takes_what_is_there_and_ends(
+def test_a_run_receives_the_present_messages_and_ends(
     spark: SparkSession, bus: ServedBroker, make_queue: Callable[..., str], tmp_path: Path
 ) -> None:
     queue = make_queue()

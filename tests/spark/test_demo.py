@@ -58,7 +58,7 @@ def test_the_demonstration_ends_by_naming_the_files_that_it_made(tmp_path: Path)
     assert "SharedAccessKey" not in ended.stdout + ended.stderr
 
 
-def test_without_java_the_demonstration_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_the_demonstration_names_what_to_install(tmp_path: Path) -> None:
     ended = run("--folder", str(tmp_path / "made"), JAVA_HOME=str(tmp_path))
     assert (ended.returncode, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()

@@ -97,7 +97,7 @@ def world(spark: SparkSession, bus: ServedBroker, entities: None, tmp_path: Path
                     pass
 
 
-def test_the_first_program_of_the_page_takes_messages_into_parquet(world: World) -> None:
+def test_the_first_program_of_the_page_writes_messages_to_parquet(world: World) -> None:
     world.send("queue", "a", "b")
     first, *_ = programs("spark.md", "Spark")
     world.run(first)
@@ -107,7 +107,7 @@ def test_the_first_program_of_the_page_takes_messages_into_parquet(world: World)
     assert world.bodies("queue") == []
 
 
-def test_the_recipes_do_what_they_say(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipes_have_the_documented_results(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     by_reason, into_table, as_columns, copying, last_hour = programs("spark.md", "Recipes")
     world.send("queue", '{"id": 1, "price": 2.5}', "b")
     world.dead_letter("queue", "NoCustomer")
@@ -134,7 +134,9 @@ def test_the_recipes_do_what_they_say(world: World, capsys: pytest.CaptureFixtur
     assert world.bodies("copies") == ["b"]
 
 
-def test_the_programs_of_the_pipelines_do_what_they_say(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_programs_of_the_pipelines_have_the_documented_results(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     (capturing,), (replaying,), (looking,) = (
         [each.replace('"orders"', '"orders-queue"') for each in programs("pipelines.md", part)]
         for part in ("Capture", "Replay", "Dead letters")

@@ -278,7 +278,7 @@ def test_a_batch_has_as_many_messages_as_fit_and_the_bytes_that_an_sdk_would_sen
         at = stop
 
 
-def test_a_batch_has_at_most_so_many_messages_as_the_service_takes() -> None:
+def test_a_batch_has_at_most_as_many_messages_as_the_service_accepts() -> None:
     (run,) = runs_of(Parcel(row, "queue", "i", Message(data=[b""]).encode()) for row in range(2500))
     assert run.batch_end(0, 1 << 20) == 1000
     assert run.batch_end(2000, 1 << 20) == 2500

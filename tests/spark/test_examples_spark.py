@@ -56,7 +56,7 @@ def test_each_example_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PRINTED if name != "connector.py"])
-def test_an_example_prints_what_it_should(
+def test_an_example_prints_the_documented_output(
     name: str,
     spark: SparkSession,
     served: ServedBroker,

@@ -88,7 +88,7 @@ def test_a_batch_that_is_run_again_is_not_added_again(world: World) -> None:
     assert world.plain() == [1, 2]
 
 
-def test_batches_of_two_queries_are_told_apart(world: World) -> None:
+def test_batches_of_two_queries_are_distinguished(world: World) -> None:
     world.add([1], 0, "one")
     world.add([2], 0, "other")
     assert world.plain() == [1, 2]
@@ -147,7 +147,7 @@ def test_readers_that_began_before_a_replacement_of_files_continue(any_world: Wo
     assert world.add([1], 0) is None
 
 
-def test_files_that_somebody_else_replaced_are_not_replaced_again(world: World) -> None:
+def test_files_replaced_by_another_process_are_not_replaced_again(world: World) -> None:
     old = world.add([1], 0) or []
     first = world.lake.write(world.rows([1]).drop("kind", "hour"), "first", below=old[0].partition)
     second = world.lake.write(world.rows([1]).drop("kind", "hour"), "second", below=old[0].partition)
@@ -156,7 +156,7 @@ def test_files_that_somebody_else_replaced_are_not_replaced_again(world: World) 
     assert world.plain() == [1]
 
 
-def test_what_was_never_finished_goes_after_a_day_and_not_before(world: World) -> None:
+def test_unfinished_files_are_removed_after_a_day_and_not_before(world: World) -> None:
     world.add([1], 0)
     left = world.lake.write(world.rows([9]), "left", ("kind", "hour"))
     assert world.lake.clean(0) == 0
@@ -167,7 +167,7 @@ def test_what_was_never_finished_goes_after_a_day_and_not_before(world: World) -
     assert world.plain() == [1]
 
 
-def test_what_was_staged_by_somebody_who_was_killed_goes_after_a_day_and_not_before(any_world: World) -> None:
+def test_staged_files_of_a_killed_process_are_removed_after_a_day_and_not_before(any_world: World) -> None:
     world = any_world
     lake = world.lake
     world.add([1], 0)
@@ -185,7 +185,7 @@ def test_what_was_staged_by_somebody_who_was_killed_goes_after_a_day_and_not_bef
     assert world.plain() == [1]
 
 
-def test_what_is_added_and_about_to_be_replaced_while_somebody_cleans_stays(world: World) -> None:
+def test_files_that_are_being_added_or_replaced_survive_a_cleanup(world: World) -> None:
     lake, notes = world.lake, world.lake._notes
 
     def meanwhile(kind: str) -> Iterator[tuple[str, int, list[str]]]:

@@ -100,7 +100,7 @@ def test_concurrent_commits_and_replacements_are_all_effective(folder: Folder) -
     assert sorted(folder.files()) == sorted(["merged-19", *(f"{name}-{n}" for name in "abc" for n in range(60))])
 
 
-def test_nothing_but_the_checkpoint_follows_a_seal_whoever_makes_it(folder: Folder) -> None:
+def test_only_the_checkpoint_follows_a_seal(folder: Folder) -> None:
     add(folder.log, range(3))
     dying = folder.another()
     dying._checkpoint = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]

@@ -69,7 +69,7 @@ def test_other_filters_are_left_to_spark(other: Any) -> None:
     assert narrow(Bounds(), [other]) == Bounds()
 
 
-def test_filters_do_not_widen_what_the_options_say() -> None:
+def test_filters_do_not_widen_the_range_of_the_options() -> None:
     given = {"connectionString": "amqp://h", "queue": "q", "startingSequenceNumber": "5", "endingSequenceNumber": "9"}
     bounds = Bounds.of(Options.parse(given, use="read"))
     assert bounds == Bounds(5, 9)

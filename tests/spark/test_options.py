@@ -182,7 +182,7 @@ def test_the_key_is_in_no_error(wrong: str) -> None:
     assert KEY not in str(error.value)
 
 
-def test_text_is_redacted_whatever_the_secret() -> None:
+def test_any_secret_is_redacted_from_text() -> None:
     signature = "SharedAccessSignature sr=x&sig=abc%3d&se=1"
     for string, secret in (
         (WHERE, KEY),

@@ -123,7 +123,7 @@ def test_typed_text_becomes_a_property_of_its_type(value: Any, _: object, typed:
     assert made.application_properties == {"p": value}
 
 
-def test_a_bad_row_says_why_and_the_others_go_on() -> None:
+def test_a_bad_row_has_its_reason_and_other_rows_are_encoded() -> None:
     rows = [(b"1", [("a", '{"int":1}')]), (b"2", [("a", "one")]), (b"3", None)]
     found = outgoing("body BINARY, application_properties MAP<STRING, STRING>", *rows, typed=True)
     assert [(each.row, each.message is None) for each in found] == [(0, False), (1, True), (2, False)]

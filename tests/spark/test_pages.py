@@ -47,7 +47,7 @@ sparse = st.sets(st.integers(0, 3000), max_size=30)
 
 
 @given(sparse, st.integers(0, 3000))
-def test_the_last_number_is_found_whatever_the_gaps(numbers: set[int], first: int) -> None:
+def test_the_last_number_is_found_with_any_gaps(numbers: set[int], first: int) -> None:
     assert Listed(numbers).last(first) == max((number for number in numbers if number >= first), default=None)
 
 

@@ -212,7 +212,7 @@ def test_a_subscription_is_read(spark: SparkSession, bus: ServedBroker, connecti
     assert row.entity == "peeked/Subscriptions/all"
 
 
-def test_messages_that_were_set_aside_are_read_with_the_reason(
+def test_dead_lettered_messages_are_read_with_the_reason(
     spark: SparkSession, bus: ServedBroker, connection: Connection, make_queue: MakeQueue
 ) -> None:
     queue = make_queue()

@@ -106,14 +106,14 @@ def test_properties_are_plain_text_and_those_that_are_none_keep_their_types(capt
         ("q/$Transfer/$DeadLetterQueue", {"queue": "q", "subQueue": "transferDeadLetter"}),
     ],
 )
-def test_an_address_is_told_to_the_data_source(address: str, options: dict[str, str]) -> None:
+def test_an_address_is_passed_to_the_data_source(address: str, options: dict[str, str]) -> None:
     assert entity_options(address) == options
 
 
 # --- capturing
 
 
-def test_what_is_there_is_captured_once_and_gone_and_a_second_run_takes_what_came_since(capturing: Capturing) -> None:
+def test_messages_are_captured_once_and_removed_and_a_second_run_captures_newer_ones(capturing: Capturing) -> None:
     capturing.send(numbered(0, 25))
     capturing.run()
     assert capturing.captured() == numbered(0, 25)
@@ -203,7 +203,7 @@ def test_a_run_that_dies_before_keeping_a_batch_keeps_it_later(
     assert not list((capturing.folder / "_peeklock" / "staging").iterdir())
 
 
-def test_a_capture_goes_on_until_it_is_told_to_stop_and_leaves_nothing_claimed(capturing: Capturing) -> None:
+def test_a_capture_runs_until_it_is_stopped_and_leaves_no_claim(capturing: Capturing) -> None:
     stopping = threading.Event()
     rows = 0
 
@@ -250,7 +250,7 @@ def test_a_gate_that_is_closed_waits_for_the_batch_that_has_begun_and_lets_no_ot
     assert gate.last("others") == -1
 
 
-def test_an_entity_that_is_not_there_is_named_in_one_sentence(capturing: Capturing) -> None:
+def test_the_error_for_an_unknown_entity_names_it(capturing: Capturing) -> None:
     target = Target(folder=str(capturing.folder), until_empty=True)
     with pytest.raises(PySparkException) as failure:
         capture.capture(capturing.spark, ["nothing-here"], capturing.options, target)
@@ -328,7 +328,7 @@ def test_the_command_captures_by_spark_submit_and_compacts_without(bus: ServedBr
     assert capturing.left() == 0
 
 
-def test_without_java_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_the_error_names_what_to_install(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "peeklock", "pipeline", "capture", "queue", "--to", str(tmp_path))
     ran = program(*command, PATH=os.devnull, JAVA_HOME="")
     assert ran.returncode == 2

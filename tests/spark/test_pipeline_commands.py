@@ -51,7 +51,7 @@ DEAD_LETTERS = ("dead-letters", "q")
         (("report", "x", "--format", "csv"), "--format: 'csv' must be one of"),
     ],
 )
-def test_wrong_arguments_are_told_before_anything_is_started(
+def test_wrong_arguments_are_reported_before_spark_starts(
     pipeline: Pipeline, arguments: tuple[str, ...], said: str
 ) -> None:
     ended = pipeline(*arguments)
@@ -63,9 +63,7 @@ def test_wrong_arguments_are_told_before_anything_is_started(
 
 @pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("arguments", [CAPTURE, REPLAY, DEAD_LETTERS, ("dead-letters",)])
-def test_a_broker_that_is_not_there_is_told_before_anything_is_started(
-    pipeline: Pipeline, arguments: tuple[str, ...]
-) -> None:
+def test_an_unreachable_broker_is_reported_before_spark_starts(pipeline: Pipeline, arguments: tuple[str, ...]) -> None:
     ended = pipeline(*arguments)
     assert (ended.returncode, ended.stdout) == (6, "")
     (line,) = ended.stderr.splitlines()
@@ -76,7 +74,7 @@ def test_a_broker_that_is_not_there_is_told_before_anything_is_started(
 @pytest.mark.parametrize(
     "arguments", [("capture", "nobody", "--to", "x"), ("replay", "folder", "nobody"), ("dead-letters", "nobody")]
 )
-def test_an_entity_that_is_not_there_is_told_before_anything_is_started(
+def test_an_unknown_entity_is_reported_before_spark_starts(
     bus: ServedBroker, pipeline: Pipeline, arguments: tuple[str, ...]
 ) -> None:
     ended = pipeline(*arguments, bus=bus)
@@ -86,7 +84,7 @@ def test_an_entity_that_is_not_there_is_told_before_anything_is_started(
 
 
 @pytest.mark.parametrize(("more", "said"), [((), ["starting Spark …"]), (("--json",), [])])
-def test_people_are_told_that_a_spark_is_started(
+def test_the_start_of_spark_is_reported_on_a_terminal(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: tuple[str, ...], said: list[str]
 ) -> None:
     def start(*_: object, **__: object) -> None:
@@ -131,7 +129,7 @@ def test_an_empty_folder_has_no_messages(pipeline: Pipeline, tmp_path: Path) -> 
     assert ended.returncode == 2
 
 
-def test_a_condition_that_spark_does_not_understand_is_a_sentence(
+def test_an_invalid_condition_is_reported_in_one_line(
     spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     Lake(spark, str(tmp_path), 1).add_batch(captured(spark, [message()]), PARTITIONS, "query", 0)
@@ -145,7 +143,7 @@ def test_a_condition_that_spark_does_not_understand_is_a_sentence(
             assert said in line
 
 
-def test_a_storage_that_spark_does_not_know_is_a_sentence(spark: SparkSession, pipeline: Pipeline) -> None:
+def test_an_unknown_storage_is_reported_in_one_line(spark: SparkSession, pipeline: Pipeline) -> None:
     for folder, said in (("nosuch://x/y", "nosuch"), ("", "empty")):
         ended = pipeline("report", folder)
         assert (ended.returncode, ended.stdout) == (1, "")

@@ -51,7 +51,7 @@ def test_files_with_columns_of_a_newer_version_are_not_merged_without_them(captu
         compact(capturing.spark, str(capturing.folder))
 
 
-def test_a_compaction_that_is_told_to_stop_begins_no_other_file(capturing: Capturing) -> None:
+def test_a_stopped_compaction_begins_no_other_file(capturing: Capturing) -> None:
     capturing.send(numbered(0, 20))
     capturing.run()
     stopping = threading.Event()
@@ -59,7 +59,7 @@ def test_a_compaction_that_is_told_to_stop_begins_no_other_file(capturing: Captu
     assert compact(capturing.spark, str(capturing.folder), stopping=stopping).into == 0
 
 
-def test_what_another_compaction_has_merged_is_left_alone(
+def test_files_merged_by_another_compaction_are_not_merged_again(
     capturing: Capturing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capturing.send(numbered(0, 20))

@@ -141,7 +141,7 @@ def test_a_property_that_the_failed_lack_and_one_that_only_they_have_are_found(s
     assert ("trace is present", 1.0) in causes(spark, bad, good)
 
 
-def test_members_of_a_json_body_fields_and_the_size_are_looked_at(spark: SparkSession) -> None:
+def test_members_of_a_json_body_fields_and_the_size_are_facts(spark: SparkSession) -> None:
     large = json.dumps({"currency": "XXX", "filler": "-" * 5000}).encode()
     bad = [failed(body=large, subject="refund") for _ in range(3)]
     good = [message(body=b'{"currency": "EUR"}', subject="order") for _ in range(3)]
@@ -160,13 +160,13 @@ def test_each_reason_has_causes_of_its_own_best_first(spark: SparkSession) -> No
     ]
 
 
-def test_what_one_or_two_messages_share_is_no_cause(spark: SparkSession) -> None:
+def test_a_fact_of_one_or_two_messages_is_no_cause(spark: SparkSession) -> None:
     bad = [failed(application_properties={"x": "1"}) for _ in range(2)]
     assert causes(spark, bad, [message() for _ in range(9)]) == []
     assert causes(spark, [failed(application_properties={"x": "1"}) for _ in range(9)], [message()]) == []
 
 
-def test_a_value_that_is_rare_among_the_others_is_counted_there_too(spark: SparkSession) -> None:
+def test_a_value_that_is_rare_among_successful_messages_is_counted_there_too(spark: SparkSession) -> None:
     bad = [failed(application_properties={"x": "1"}) for _ in range(3)]
     good = [message(application_properties={"x": "1" if number == 0 else f"v{number}"}) for number in range(20)]
     found = likely_causes(messages(spark, bad), messages(spark, good))
@@ -175,7 +175,7 @@ def test_a_value_that_is_rare_among_the_others_is_counted_there_too(spark: Spark
     ]
 
 
-def test_failed_messages_are_compared_with_what_was_sent_to_the_same_topic_and_is_not_among_them(
+def test_failed_messages_are_compared_with_other_messages_of_the_same_topic(
     spark: SparkSession,
 ) -> None:
     bad = [failed(entity="Shop/Subscriptions/work", message_id="m1")]
@@ -310,7 +310,7 @@ def test_the_command_shows_the_cause_and_sends_the_chosen_again(
     assert "SharedAccessKey" not in ended.stdout
 
 
-def test_the_command_says_and_writes_the_same_of_few_messages_and_of_more(
+def test_the_command_has_the_same_result_for_few_and_for_many_messages(
     spark: SparkSession, bus: ServedBroker, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = Commands(bus)

@@ -91,7 +91,7 @@ def test_messages_are_chosen_by_condition_entity_and_time(
     assert sorted(row.body.decode() for row in chosen(rows, choice).collect()) == expected
 
 
-def test_a_summary_counts_and_says_how_long_it_takes(spark: SparkSession) -> None:
+def test_a_summary_has_the_count_and_the_duration(spark: SparkSession) -> None:
     found = summary(captured(spark, {"session_id": "a"}, {"session_id": "a", "body": b"four"}, {"entity": "other"}))
     assert (found.messages, found.bytes, found.sessions) == (3, 6, 1)
     assert (found.first, found.last) == (START, START + timedelta(seconds=2))
@@ -144,7 +144,7 @@ def test_after_a_slow_slice_a_rate_is_still_kept() -> None:
     assert list(Waiting().sent_at([0, 1, 2, 3], True, lambda number: slow.get(number, 0))) == [0, 2.5, 3.5, 4.5]
 
 
-def test_who_is_told_to_stop_sends_nothing_more() -> None:
+def test_a_stopped_replay_sends_nothing_more() -> None:
     assert list(Waiting(stop_at=102).sent_at([0, 1, 2, 3], True)) == [0, 1]
 
 
@@ -182,7 +182,7 @@ def test_messages_are_sent_as_they_were_with_the_types_of_their_properties(
         assert getattr(sent.properties, name) == getattr(message.properties, name)
 
 
-def test_sessions_keep_their_order_whatever_the_clock_said_and_however_many_tasks_send(
+def test_sessions_keep_their_order_with_any_timestamps_and_number_of_tasks(
     spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue
 ) -> None:
     back = START - timedelta(minutes=1)
@@ -206,7 +206,7 @@ def test_a_rate_sends_in_the_order_of_all_in_slices(spark: SparkSession, sending
     assert bodies(sending.received()) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
-def test_the_original_timing_is_kept_at_the_speed_that_is_asked_for(spark: SparkSession, sending: Sending) -> None:
+def test_the_original_timing_is_kept_at_the_requested_speed(spark: SparkSession, sending: Sending) -> None:
     told: list[int] = []
     rows = captured(spark, *({} for _ in range(4)), {"enqueued_time": START + timedelta(seconds=20)})
     replay.replay(outgoing(rows), sending.options, Pace(timing="original", speed=10), tasks=2, on_sent=told.append)
@@ -215,7 +215,7 @@ def test_the_original_timing_is_kept_at_the_speed_that_is_asked_for(spark: Spark
     assert last - first >= 1000  # two seconds, but for what the first slice took
 
 
-def test_who_is_stopped_has_sent_only_what_was_due(spark: SparkSession, sending: Sending) -> None:
+def test_a_stopped_replay_has_sent_only_due_messages(spark: SparkSession, sending: Sending) -> None:
     stopping = threading.Event()
     frame = outgoing(captured(spark, *({} for _ in range(9))))
 
@@ -226,7 +226,7 @@ def test_who_is_stopped_has_sent_only_what_was_due(spark: SparkSession, sending:
     assert bodies(sending.received()) == ["0", "1", "2"]
 
 
-def test_who_was_stopped_before_it_began_sends_nothing(spark: SparkSession, sending: Sending) -> None:
+def test_a_replay_stopped_before_its_start_sends_nothing(spark: SparkSession, sending: Sending) -> None:
     stopping = threading.Event()
     stopping.set()
     frame = outgoing(captured(spark, {}))
@@ -255,7 +255,7 @@ def test_with_duplicate_detection_a_second_replay_with_the_same_ids_adds_nothing
 # --- the command
 
 
-def test_the_command_says_what_it_would_send_and_sends_it(
+def test_the_command_has_a_dry_run_and_sends_messages(
     spark: SparkSession, bus: ServedBroker, sending: Sending, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     given = {"date": START.date(), "hour": START.hour}
@@ -273,7 +273,7 @@ def test_the_command_says_what_it_would_send_and_sends_it(
     assert bodies(sending.received()) == ["1", "3"]
 
 
-def test_the_command_that_is_interrupted_says_how_far_it_came(
+def test_an_interrupted_command_prints_how_many_messages_it_sent(
     spark: SparkSession,
     bus: ServedBroker,
     sending: Sending,

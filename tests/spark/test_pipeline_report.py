@@ -151,7 +151,7 @@ def test_a_step_is_chosen_so_that_not_too_many_fit() -> None:
     assert step_for(timedelta(minutes=10, seconds=1), 10) == timedelta(minutes=2)
 
 
-def test_what_is_too_long_keeps_its_beginning_and_its_end() -> None:
+def test_long_text_is_shortened_in_the_middle() -> None:
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghijk", 10) == "abcde…hijk"
 
@@ -326,7 +326,9 @@ def test_the_command_that_is_interrupted_ends_without_a_word(
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
-def test_a_page_that_cannot_be_written_is_a_sentence(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_reported_in_one_line(
+    spark: SparkSession, pipeline: Pipeline, tmp_path: Path
+) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "file").touch()
     ended = pipeline("report", str(tmp_path / "lake"), "-o", str(tmp_path / "out"), "--page", str(tmp_path / "file/p"))

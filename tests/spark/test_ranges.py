@@ -29,12 +29,12 @@ def test_join_and_subtract_are_those_of_sets(some: set[int], others: set[int]) -
     assert ranges.subtract(left, right) == ranges.of_numbers(some - others)
 
 
-def test_what_is_taken_away_may_reach_over_several_ranges() -> None:
+def test_a_removed_range_may_span_several_ranges() -> None:
     assert ranges.subtract([[1, 2], [4, 5], [7, 9]], [[2, 4], [8, 20]]) == [[1, 1], [5, 5], [7, 7]]
 
 
 @given(numbers, st.integers(0, 60), st.integers(0, 60))
-def test_intersect_keeps_what_lies_between(some: set[int], first: int, last: int) -> None:
+def test_intersect_keeps_the_common_numbers(some: set[int], first: int, last: int) -> None:
     kept = ranges.intersect(ranges.of_numbers(some), first, last)
     assert kept == ranges.of_numbers(number for number in some if first <= number <= last)
 
@@ -66,6 +66,6 @@ def test_chunks_are_full_but_for_the_last(some: set[int], size: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [[[2, 1]], [[1, 2], [3, 4]], [[5, 6], [1, 2]], [[1]], ["ab"], 5, [[1, 3], [2, 4]]])
-def test_what_are_no_ranges_is_refused(wrong: object) -> None:
+def test_invalid_ranges_are_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match="ranges of sequence numbers"):
         ranges.check(wrong)

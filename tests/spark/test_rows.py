@@ -50,7 +50,7 @@ def row_of(message: Message | bytes, *, typed: bool = False, **options: Any) -> 
     return dict(row)
 
 
-def test_the_arrow_schema_is_the_one_spark_wants() -> None:
+def test_the_arrow_schema_is_the_one_that_spark_requires() -> None:
     assert to_arrow_schema(SCHEMA, timezone="UTC").equals(ARROW_SCHEMA)
 
 
@@ -258,7 +258,7 @@ def test_the_number_and_time_are_had_without_the_rest() -> None:
         number_of(Message(data=[b"x"]).encode())
 
 
-def test_some_columns_can_be_asked_for() -> None:
+def test_a_part_of_the_columns_can_be_requested() -> None:
     schema = arrow_schema(StructType([StructField("sequence_number", LongType()), StructField("entity", StringType())]))
     assert row_of(GOOD, schema=schema) == {"sequence_number": 41, "entity": "queue"}
 

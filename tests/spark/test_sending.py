@@ -313,7 +313,7 @@ def test_a_broker_that_stays_away_ends_the_sending_after_so_many_attempts(killab
     assert len(waited) == 3
 
 
-def test_a_key_that_is_not_valid_is_told_at_once(broker: BrokerThread) -> None:
+def test_an_invalid_key_is_reported_at_once(broker: BrokerThread) -> None:
     def wrong() -> Connection:
         return connect(broker.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x"), timeout=10)
 

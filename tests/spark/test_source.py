@@ -106,7 +106,7 @@ def test_load_reports_a_mistake_in_an_option(spark: SparkSession, options: dict[
         ({"connectionString": WHERE, "queue": "q", "mode": "claim"}, "for read it must be peek"),
     ],
 )
-def test_what_only_the_use_can_tell_is_told_by_the_query(
+def test_a_mistake_that_depends_on_the_use_is_reported_by_the_query(
     spark: SparkSession, options: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(PySparkException, match=problem):

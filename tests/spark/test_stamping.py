@@ -56,7 +56,7 @@ def test_rows_beyond_what_is_remembered_have_an_id_each_and_keep_it_in_the_same_
     assert ids(Stamps("w", max_remembered=2), *rows) == first
 
 
-def test_a_replayed_batch_of_a_stream_has_the_same_ids_whoever_writes_it() -> None:
+def test_a_replayed_batch_of_a_stream_has_the_same_ids_in_any_task() -> None:
     first = Write.begin().stamps(in_batch(7), streaming=True).stamp(b"row")
     assert Write.begin().stamps(in_batch(7), streaming=True).stamp(b"row") == first
     assert first.startswith(f"{QUERY_ID}/7/0/")
@@ -98,7 +98,7 @@ def test_two_writes_without_a_name_in_one_foreach_batch_do_not_swallow_each_othe
     assert Write.begin().stamps(in_batch(1), streaming=False).stamp(b"row") != first
 
 
-def test_an_id_is_never_longer_than_the_service_takes() -> None:
+def test_an_id_is_never_longer_than_the_service_accepts() -> None:
     task = SparkTask(2**31 - 1, {QUERY: QUERY_ID, BATCH: str(2**63 - 1)})
     stamps = Write.begin().stamps(task, streaming=True)
     stamps._max_remembered = 0

@@ -41,12 +41,12 @@ def test_the_build_of_the_table_format_matches_the_spark_version(format: str, ve
     assert settings_of(format, version, {})["spark.jars.packages"] == build_of(format, version)
 
 
-def test_a_spark_without_a_build_is_told_which_have_one() -> None:
+def test_the_error_for_a_spark_without_a_build_lists_supported_versions() -> None:
     with pytest.raises(NoBuild, match=r"no known build of iceberg for Spark 4\.2, only for 4\.0, 4\.1: install"):
         build_of("iceberg", "4.2.1")
 
 
-def test_what_the_user_chose_stays() -> None:
+def test_settings_of_the_user_are_kept() -> None:
     given = {
         "spark.jars.packages": "org.example:other:1",
         "spark.sql.extensions": "org.example.Other",
@@ -62,7 +62,7 @@ def test_what_the_user_chose_stays() -> None:
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_command_says_that_there_is_no_build_before_it_starts_a_spark(
+def test_a_missing_build_is_reported_before_spark_starts(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
@@ -73,7 +73,7 @@ def test_a_command_says_that_there_is_no_build_before_it_starts_a_spark(
 
 
 @pytest.mark.skipif(FORMAT != "parquet", reason="this Spark has the format")
-def test_a_session_without_the_format_is_told_what_is_missing(
+def test_the_error_for_a_session_without_the_format_names_the_missing_package(
     capturing: Capturing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series = ".".join(pyspark.__version__.split(".")[:2])

@@ -75,7 +75,7 @@ def test_the_typed_text_gives_the_same_value_of_the_same_type(value: object, _: 
     assert type(again) is type(value)
 
 
-def test_not_a_number_comes_back_too() -> None:
+def test_not_a_number_is_read_back() -> None:
     assert math.isnan(parse_typed(typed_text(math.nan)))
 
 
@@ -108,7 +108,7 @@ def test_not_a_number_comes_back_too() -> None:
         ('{"list":[' * 500 + "]}" * 500, "too deep|no JSON"),
     ],
 )
-def test_what_is_no_typed_value_is_said(text: str, problem: str) -> None:
+def test_the_error_for_an_invalid_typed_value_has_the_reason(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_typed(text)
 

@@ -474,7 +474,7 @@ def test_a_batch_that_is_replayed_after_a_crash_writes_every_row_once(
     assert [properties(message).message_id for message in once.messages()][:3] == first
 
 
-def test_a_replayed_batch_is_sent_again_where_nobody_looks_for_duplicates(
+def test_a_replayed_batch_is_sent_again_without_duplicate_detection(
     spark: SparkSession, queue: Queue, tmp_path: Path
 ) -> None:
     put(tmp_path / "in", "a", "1")
@@ -537,7 +537,7 @@ def test_rows_become_record_batches_of_a_bounded_size() -> None:
 # --- a service that fails ---
 
 
-def test_a_broker_that_comes_back_gets_every_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_broker_that_is_restarted_gets_every_row(spark: SparkSession, tmp_path: Path) -> None:
     served = ServedBroker(tmp_path)
     try:
         queue = Queue(served)

@@ -33,7 +33,7 @@ def test_the_content_is_the_payload_followed_by_the_body() -> None:
     assert (shared.content, shared.size) == (b"frontback", 9)
 
 
-def test_a_body_is_charged_by_its_length_unless_told_otherwise() -> None:
+def test_a_body_is_charged_by_its_length_by_default() -> None:
     assert Body(1, b"data").cost == 4
     assert Body(1, b"data", 0).cost == 0
 
@@ -67,7 +67,7 @@ def test_every_way_of_reading_gives_the_body(driver: Driver) -> None:
         assert [each.content for each in driver.read(1, **wanted)] == [b"payload %d and body %d" % (number, number)]
 
 
-def test_a_body_is_kept_once_however_many_messages_have_it(driver: Driver, tmp_path: Path) -> None:
+def test_a_body_shared_by_many_messages_is_stored_once(driver: Driver, tmp_path: Path) -> None:
     driver.commit(Changes(entities={id: entity(id) for id in range(10, 510)}))
     data = random.Random(5).randbytes(1_000_000)
     driver.commit(Changes(appends=[(id, message(1, body=body(1, data))) for id in range(10, 510)]))
@@ -106,7 +106,7 @@ def test_a_body_goes_with_the_last_message_that_has_it(driver: Driver) -> None:
         driver.reopen()
 
 
-def test_a_removal_of_what_is_gone_takes_no_body_from_others(driver: Driver) -> None:
+def test_removing_a_removed_message_does_not_free_a_shared_body(driver: Driver) -> None:
     for id in 1, 2, 3:
         driver.append(id, message(1, body=body(1)))
     for _ in range(3):
@@ -117,7 +117,7 @@ def test_a_removal_of_what_is_gone_takes_no_body_from_others(driver: Driver) -> 
     assert contents(driver, 3) == [b"payload 1 and body 1"]
 
 
-def test_a_message_that_moves_takes_its_body_along(driver: Driver) -> None:
+def test_a_moved_message_keeps_its_body(driver: Driver) -> None:
     driver.append(1, message(5, body=body(1)))
     driver.commit(Changes(appends=[(2, message(1, b"moved", body=body(1)))], removals=[(1, message(5, body=body(1)))]))
     assert contents(driver, 1) == []
@@ -168,7 +168,7 @@ def test_the_bodies_count_against_the_limit_of_a_read(driver: Driver) -> None:
     assert {each.size for each in driver.read(2)} == {400_000}
 
 
-def test_a_read_goes_on_through_many_messages_with_and_without_bodies(driver: Driver) -> None:
+def test_a_read_continues_over_many_messages_with_and_without_bodies(driver: Driver) -> None:
     def made(number: int) -> StoredMessage:
         return message(number, bytes(number % 50), body=body(number // 2, b"%d" % number * 9) if number % 3 else None)
 
@@ -187,7 +187,7 @@ def test_a_read_goes_on_through_many_messages_with_and_without_bodies(driver: Dr
     assert driver.bodies == len({each.body.key for each in left if each.body is not None})
 
 
-def test_copies_that_differ_are_told_apart_in_one_commit(driver: Driver) -> None:
+def test_different_copies_in_one_commit_are_distinguished(driver: Driver) -> None:
     fronts = [b"same" * 50, b"same" * 50, b"", b"other", b"same" * 50]
     appends = [
         (id, message(n, front, body=body(n), annex=b"annex" if n == 2 else None, session_id="s" if n == 3 else None))
@@ -200,7 +200,7 @@ def test_copies_that_differ_are_told_apart_in_one_commit(driver: Driver) -> None
         assert [as_dict(each) for each in driver.read(id)] == wanted
 
 
-def test_a_commit_longer_than_one_statement_takes_has_its_bodies_once(driver: Driver) -> None:
+def test_a_commit_of_several_statements_has_its_bodies_once(driver: Driver) -> None:
     bodies = [body(n, bytes([n]) * 15_000_000) for n in range(1, 6)]
     appends = [(id, message(n, bytes(2_000_000), body=bodies[n - 1])) for n in range(1, 6) for id in (1, 2, 3)]
     refused = Changes(appends=[*appends, (1, message(1))], seen=[(1, bytes(16), 5)])
@@ -214,7 +214,7 @@ def test_a_commit_longer_than_one_statement_takes_has_its_bodies_once(driver: Dr
         assert contents(driver, id) == wanted
 
 
-def test_a_refused_commit_leaves_no_body_and_takes_none(driver: Driver) -> None:
+def test_a_refused_commit_neither_stores_nor_frees_a_body(driver: Driver) -> None:
     driver.append(1, message(1, body=body(1)))
     refused = Changes(
         appends=[(2, message(1, body=body(2))), (9, message(1))],
@@ -246,7 +246,7 @@ def test_commits_that_wait_together_share_and_free_bodies(driver: Driver) -> Non
     assert driver.bodies == 11
 
 
-def test_a_dropped_entity_gives_back_the_bodies_that_only_it_had(driver: Driver) -> None:
+def test_dropping_an_entity_frees_bodies_that_only_it_had(driver: Driver) -> None:
     for id in 1, 2:
         driver.append(id, *(message(n, b"", body=body(n)) for n in range(1, 2501)))
     driver.append(3, *(message(n, b"", body=body(n)) for n in range(2001, 3001)))

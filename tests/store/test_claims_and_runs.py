@@ -20,7 +20,7 @@ def removed(id: int, *runs: Run) -> Changes:
     return Changes(run_removals=[(id, run, CLAIMED) for run in runs])
 
 
-def test_a_run_says_how_many_messages_it_has() -> None:
+def test_a_run_has_its_number_of_messages() -> None:
     assert Run(3, 3, 0).count == 1
     assert Run(3, 7, 0).count == 5
 
@@ -75,7 +75,7 @@ class TestSettingAside:
         assert driver.numbers(1, state=CLAIMED) == [11, 12]
         assert driver.reopen()[0].counters == Counters(12, active=10, claimed=2, size_in_bytes=120)
 
-    def test_runs_of_an_entity_that_is_gone_change_nothing(self, driver: Driver) -> None:
+    def test_runs_of_a_dropped_entity_have_no_effect(self, driver: Driver) -> None:
         driver.commit(Changes(dropped_entities=[1]))
         driver.commit(claimed(1, Run(1, 3, 30)))
         driver.commit(removed(1, Run(1, 3, 30)))
@@ -107,7 +107,7 @@ class TestSettingAside:
             12, active=2, deferred=1, scheduled=1, claimed=1, size_in_bytes=43
         )
 
-    def test_an_update_takes_one_message_out_of_a_claim(self, driver: Driver) -> None:
+    def test_an_update_removes_one_message_from_a_claim(self, driver: Driver) -> None:
         driver.commit(claimed(1, Run(1, 10, 100)))
         driver.commit(Changes(updates=[(1, message(4, bytes(10), state=DEFERRED), CLAIMED)]))
         driver.commit(Changes(removals=[(1, message(6, bytes(10), state=CLAIMED))]))
@@ -115,7 +115,7 @@ class TestSettingAside:
         assert driver.reopen()[0].counters == Counters(10, deferred=1, claimed=8, size_in_bytes=90)
 
 
-def test_messages_that_are_set_aside_do_not_expire(driver: Driver) -> None:
+def test_claimed_messages_do_not_expire(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, *(message(number, expires_at=number) for number in range(1, 7)))
     driver.commit(claimed(1, Run(2, 4, 27)))
@@ -138,7 +138,7 @@ def test_a_session_counts_its_active_messages_only(driver: Driver) -> None:
     assert driver.numbers(1, session_id="a", state=None) == [6, 8]
 
 
-def test_scheduled_messages_that_are_set_aside_are_not_due(driver: Driver) -> None:
+def test_claimed_scheduled_messages_are_not_due(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, *(message(number, state=SCHEDULED, due_at=number) for number in range(1, 5)))
     driver.commit(Changes(run_updates=[(1, Run(2, 3, 18), SCHEDULED, CLAIMED)]))
@@ -148,7 +148,7 @@ def test_scheduled_messages_that_are_set_aside_are_not_due(driver: Driver) -> No
 
 
 class TestRemoval:
-    def test_removed_runs_are_gone_and_counted_off(self, driver: Driver) -> None:
+    def test_removed_runs_are_deleted_and_subtracted_from_the_counters(self, driver: Driver) -> None:
         driver.create(1, 2)
         for id in 1, 2:
             driver.append(id, *(message(number, bytes(number)) for number in range(1, 11)))
@@ -382,7 +382,7 @@ class TestRecords:
         (counters,) = [each.counters for each in driver.entities if each.id == 1]
         assert counters == Counters(2, active=1, size_in_bytes=3)
 
-    def test_claims_of_dropped_entities_are_gone_after_a_restart(self, driver: Driver) -> None:
+    def test_claims_of_dropped_entities_are_absent_after_a_restart(self, driver: Driver) -> None:
         driver.create(1)
         driver.commit(Changes(claims={(1, ONE): b"one"}))
         driver.commit(Changes(dropped_entities=[1]))
@@ -412,7 +412,7 @@ def test_a_run_that_no_messages_can_have_is_refused(driver: Driver, run: Run) ->
     assert driver.numbers(1) == [1, MAX_NUMBER]
 
 
-def test_messages_that_are_set_aside_are_as_they_were_when_the_store_is_opened_again(driver: Driver) -> None:
+def test_claimed_messages_are_unchanged_after_a_restart(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, *(message(number, expires_at=number, session_id="s") for number in range(1, 8)))
     driver.commit(claimed(1, Run(2, 6, 45)))

@@ -15,7 +15,7 @@ def test_a_new_store_has_no_entities(driver: Driver) -> None:
     assert driver.entities == []
 
 
-def test_a_message_comes_back_as_it_was_handed_over(driver: Driver) -> None:
+def test_a_stored_message_is_read_unchanged(driver: Driver) -> None:
     driver.create(1)
     plain = message(1)
     rich = StoredMessage(
@@ -42,7 +42,7 @@ def test_long_payloads_come_back_whole(driver: Driver, size: int) -> None:
     assert [each.payload for each in driver.read(1)] == [*payloads, b"payload 4"]
 
 
-def test_a_commit_longer_than_one_statement_takes_is_still_one_commit(driver: Driver) -> None:
+def test_a_commit_of_several_statements_is_atomic(driver: Driver) -> None:
     driver.create(1)
     payload = bytes(20_000_000)
     appends = [(1, message(n, payload, annex=b"a" if n == 4 else None)) for n in range(1, 6)]
@@ -67,7 +67,7 @@ def test_the_caller_may_change_its_objects_once_they_are_handed_over(driver: Dri
     assert [each.delivery_count for each in driver.read(1, state=ACTIVE)] == [0]
 
 
-def test_what_was_read_is_the_callers_own(driver: Driver) -> None:
+def test_a_returned_message_can_be_changed_by_the_caller(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, message(1))
     driver.read(1)[0].delivery_count = 9
@@ -192,7 +192,7 @@ class TestRanges:
         assert driver.numbers(2, max_bytes=200) == [3, 6]
         assert driver.numbers(2, max_bytes=201) == [3, 6, 9]
 
-    def test_the_first_message_is_there_however_few_bytes_are_allowed(self, driver: Driver) -> None:
+    def test_the_first_message_is_returned_even_beyond_the_limit_of_bytes(self, driver: Driver) -> None:
         assert driver.numbers(2, max_bytes=1) == [3]
         assert driver.numbers(2, max_bytes=0) == [3]
 
@@ -202,13 +202,13 @@ class TestRanges:
         assert driver.numbers(2) == [n for n in range(3, 301, 3) if n not in removed]
         assert driver.numbers(1) == driver.numbers(3) == [1, MAX_NUMBER]
 
-    def test_removing_what_is_gone_is_no_error(self, driver: Driver) -> None:
+    def test_removing_a_missing_message_is_no_error(self, driver: Driver) -> None:
         for _ in range(2):
             driver.commit(Changes(removals=[(2, message(3)), (2, message(4)), (77, message(1))]))
         assert driver.numbers(2, limit=2) == [6, 9]
 
 
-def test_a_read_goes_on_through_many_messages_and_many_bytes(driver: Driver) -> None:
+def test_a_read_continues_over_many_messages_and_bytes(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, *(message(number, bytes(1500)) for number in range(1, 3001)))
     assert driver.numbers(1, limit=5000) == list(range(1, 3001))
@@ -362,7 +362,7 @@ class TestNumbers:
         outside = [0, -1, -MAX_NUMBER, MAX_NUMBER + 1, MAX_NUMBER + 2, 2**64, -(2**64)]
         assert driver.numbered(2, *outside, MAX_NUMBER) == [MAX_NUMBER]
 
-    def test_thousands_are_asked_for_at_once(self, driver: Driver) -> None:
+    def test_thousands_of_messages_are_requested_at_once(self, driver: Driver) -> None:
         driver.create(1)
         driver.append(1, *(message(n, bytes(n % 7)) for n in range(2, 10_001, 2)))
         wanted = random.Random(3).sample(range(1, 10_001), 5000)
@@ -466,7 +466,7 @@ def test_the_last_of_several_changes_to_one_message_wins(driver: Driver) -> None
     assert (second.payload, second.delivery_count) == (b"payload 2", 1)
 
 
-def test_changes_to_messages_that_are_gone_change_nothing(driver: Driver) -> None:
+def test_changes_to_missing_messages_have_no_effect(driver: Driver) -> None:
     driver.create(1)
     driver.commit(
         Changes(updates=[(1, message(1), ACTIVE)], rewrites=[(1, message(2), ACTIVE, 0), (9, message(1), 0, 0)])
@@ -585,7 +585,7 @@ class TestDueMessages:
         assert driver.due(1, 5, limit=1400) == (list(range(1, 1401)), 5)
         assert driver.due(1, 5, limit=2000) == (list(range(1, 2001)), None)
 
-    def test_a_message_that_became_active_or_is_gone_is_not_due(self, driver: Driver) -> None:
+    def test_a_message_that_became_active_or_was_removed_is_not_due(self, driver: Driver) -> None:
         driver.create(1)
         driver.append(1, *(message(n, state=SCHEDULED, due_at=n) for n in range(1, 5)))
         driver.commit(
@@ -655,7 +655,7 @@ class TestSessions:
         driver.wait(answers, 4)
         assert [driver.state(1, name) for name in "abcd"] == [b"2", None, b"3", None]
 
-    def test_states_longer_than_one_statement_takes_are_still_one_commit(self, driver: Driver) -> None:
+    def test_session_states_of_several_statements_are_one_commit(self, driver: Driver) -> None:
         driver.create(1)
         states: list[tuple[int, str, bytes | None, int]]
         states = [(1, f"s{n}", bytes([n]) * 15_000_000, 5) for n in range(5)]
@@ -699,7 +699,7 @@ class TestSessions:
         assert driver.sessions(1, updated_after=10) == ["a", "c"]
         assert driver.sessions(1, updated_after=20) == []
 
-    def test_a_dropped_entity_takes_its_sessions_with_it(self, driver: Driver) -> None:
+    def test_dropping_an_entity_removes_its_sessions(self, driver: Driver) -> None:
         driver.create(1, 2)
         for id in 1, 2:
             driver.append(id, message(1, session_id="s"), message(2, state=SCHEDULED, due_at=5))
@@ -720,7 +720,7 @@ class TestSessions:
         assert driver.state(2, "s") == b"state"
 
 
-def test_a_dropped_entity_takes_its_messages_with_it(driver: Driver) -> None:
+def test_dropping_an_entity_removes_its_messages(driver: Driver) -> None:
     driver.create(1, 2, 3)
     for id in 1, 2, 3:
         driver.append(id, *(message(number, expires_at=number) for number in range(1, 2501)))
@@ -733,7 +733,7 @@ def test_a_dropped_entity_takes_its_messages_with_it(driver: Driver) -> None:
     assert driver.numbers(3) == []
 
 
-def test_a_path_may_be_taken_again_in_the_commit_that_drops_its_entity(driver: Driver) -> None:
+def test_a_path_may_be_reused_in_the_commit_that_drops_its_entity(driver: Driver) -> None:
     driver.create(1)
     driver.commit(Changes(entities={2: entity(2, path="queue-1")}, dropped_entities=[1]))
     driver.append(2, message(1))

@@ -39,7 +39,7 @@ def claims(of: Driver) -> list[tuple[int, bytes, bytes]]:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Path, seed: int) -> None:
+def test_random_commits_give_the_same_state_as_a_store_in_memory(tmp_path: Path, seed: int) -> None:
     sqlite = Driver(lambda call: DiskStore(tmp_path, call))
     memory = remembering()
     workload = Workload(seed)

@@ -91,7 +91,7 @@ def test_an_entity_with_the_id_of_a_dropped_one_is_empty(driver: Driver) -> None
 
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("never_purged")
-def test_what_was_not_deleted_yet_goes_before_the_new_entity_comes(sqlite: Driver, tmp_path: Path) -> None:
+def test_data_of_a_dropped_entity_is_deleted_before_a_new_entity_has_its_id(sqlite: Driver, tmp_path: Path) -> None:
     sqlite.create(1, 2)
     fill(sqlite, 1)
     sqlite.append(2, message(1, b"other", body=body(4)))

@@ -31,7 +31,7 @@ def times(driver: Driver, id: int, since: int = 0) -> list[int]:
     return sorted(at for _, at in found)
 
 
-def test_what_was_seen_since_a_time_is_known_after_a_restart_too(driver: Driver) -> None:
+def test_ids_seen_since_a_time_are_known_after_a_restart_too(driver: Driver) -> None:
     see(driver, 1, 10, 30, 20)
     see(driver, 2, 15)
     see(driver, 1, 5, 2**44 - 1)
@@ -64,7 +64,7 @@ def test_keys_are_any_bytes(driver: Driver) -> None:
     assert driver.seen(1) == sorted((each, 5) for each in keys)
 
 
-def test_what_was_seen_before_a_time_is_forgotten(driver: Driver) -> None:
+def test_ids_seen_before_a_time_are_forgotten(driver: Driver) -> None:
     for id in 1, 2:
         see(driver, id, *range(10, 1010))
     driver.commit(Changes(forgotten=[(1, 15)]))
@@ -79,7 +79,7 @@ def test_what_was_seen_before_a_time_is_forgotten(driver: Driver) -> None:
     assert times(driver, 2) == list(range(20, 1010))
 
 
-def test_what_is_seen_and_forgotten_in_one_commit_is_forgotten(driver: Driver) -> None:
+def test_ids_seen_and_forgotten_in_one_commit_are_forgotten(driver: Driver) -> None:
     driver.commit(Changes(seen=[(1, key(5), 5), (1, key(10), 10)], forgotten=[(1, 10)]))
     assert times(driver, 1) == [10]
 
@@ -94,7 +94,7 @@ def test_commits_that_wait_together_see_and_forget(driver: Driver) -> None:
     assert times(driver, 2) == list(range(1, 101))
 
 
-def test_a_dropped_entity_takes_what_it_saw_with_it(driver: Driver) -> None:
+def test_dropping_an_entity_removes_its_seen_ids(driver: Driver) -> None:
     see(driver, 1, *range(1, 3000))
     see(driver, 2, 1)
     driver.commit(Changes(dropped_entities=[1], seen=[(1, key(1), 1)]))
@@ -104,7 +104,7 @@ def test_a_dropped_entity_takes_what_it_saw_with_it(driver: Driver) -> None:
     assert times(driver, 2) == [1]
 
 
-def test_what_an_entity_that_does_not_exist_saw_is_not_kept(driver: Driver) -> None:
+def test_seen_ids_of_an_unknown_entity_are_not_stored(driver: Driver) -> None:
     see(driver, 9, 5)
     driver.create(9)
     assert times(driver, 9) == []
@@ -112,7 +112,7 @@ def test_what_an_entity_that_does_not_exist_saw_is_not_kept(driver: Driver) -> N
     assert times(driver, 10) == [5]
 
 
-def test_what_a_refused_commit_saw_or_forgot_is_as_before(driver: Driver) -> None:
+def test_a_refused_commit_does_not_change_seen_ids(driver: Driver) -> None:
     see(driver, 1, 5)
     refused = Changes(appends=[(9, message(1))], seen=[(1, key(6), 6)], forgotten=[(1, 6)])
     assert driver.try_commit(refused) is not None
@@ -133,7 +133,7 @@ def test_a_time_that_is_none_is_refused_by_name(driver: Driver, at: int) -> None
     assert driver.seen(1) == driver.seen(2) == []
 
 
-def test_what_was_seen_does_not_count(driver: Driver) -> None:
+def test_seen_ids_are_not_counted_as_messages(driver: Driver) -> None:
     see(driver, 1, 5)
     assert driver.reopen()[0].counters == Counters()
     assert Changes(seen=[(1, bytes(16), 5)])

@@ -90,7 +90,7 @@ def assert_has(driver: Driver, id: int, wanted: list[StoredMessage]) -> None:
     assert [as_dict(each) for each in found] == [as_dict(each) for each in wanted]
 
 
-def test_segments_whose_messages_are_gone_are_freed(store: Driver, tmp_path: Path) -> None:
+def test_segments_without_messages_are_freed(store: Driver, tmp_path: Path) -> None:
     messages = [filled(number) for number in range(1, 1001)]
     for at in range(0, 1000, 20):
         store.append(1, *messages[at : at + 20])

@@ -198,7 +198,7 @@ def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
     driver.store.close()
 
 
-def test_a_path_below_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"file/data cannot be created: Not a directory\.$"):
         open_store(tmp_path / "file" / "data")
@@ -206,7 +206,7 @@ def test_a_path_below_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
         open_store(tmp_path / "file")
 
 
-def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     with pytest.raises(StoreError, match=r"Is a directory\.$"):
         open_store(tmp_path)
@@ -245,7 +245,7 @@ def test_another_version_of_the_disk_format_is_refused(tmp_path: Path, version: 
         open_store(tmp_path)
 
 
-def test_the_file_says_whose_it_is_and_closing_leaves_no_log_of_its_own(sqlite: Driver, tmp_path: Path) -> None:
+def test_the_file_has_an_application_id_and_closing_leaves_no_wal(sqlite: Driver, tmp_path: Path) -> None:
     sqlite.create(1)
     sqlite.store.close()
     assert query(tmp_path / "data", "PRAGMA application_id") == [(sqlite_schema.APPLICATION_ID,)]
@@ -309,7 +309,7 @@ def test_a_time_that_no_column_holds_is_refused(sqlite: Driver) -> None:
     assert sqlite.expired(1, 5) == ([], 2**63 - 1)
 
 
-def test_what_a_dropped_entity_had_is_deleted_in_the_end(tmp_path: Path) -> None:
+def test_data_of_a_dropped_entity_is_finally_deleted(tmp_path: Path) -> None:
     driver = open_store(tmp_path)
     driver.create(1, 2**19 - 1)
     for id in 1, 2**19 - 1:
@@ -338,7 +338,7 @@ def test_a_body_that_a_message_lacks_is_named_and_other_messages_are_read(sqlite
     assert sqlite.numbers(1, after=2) == [3]
 
 
-def test_a_record_has_a_body_once_however_many_messages_have_it() -> None:
+def test_a_record_has_a_shared_body_once() -> None:
     data = bytes(1_000_000)
     changes = Changes(appends=[(id, message(1, b"front", body=body(1, data))) for id in range(1, 501)])
     entry, payloads = Entry.of(Batch(changes), 1, 0)
@@ -398,7 +398,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
         (sqlite_queries.SEEN, "history USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     ],
 )
-def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
+def test_no_read_scans_or_sorts_the_stored_rows(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
     names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now", "behind", "behind_key"]
     names += ["keys", "skip", "top", "updated_after", "since", "default_state", "common_annex"]
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
@@ -430,7 +430,7 @@ def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, s
         ("claims", "INDEX sqlite_autoindex_claim_1 (entity=? AND id=?)"),
     ],
 )
-def test_what_a_commit_changes_or_deletes_it_looks_up(section: str, how: str) -> None:
+def test_a_commit_looks_up_the_rows_that_it_changes_or_deletes(section: str, how: str) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         sqlite_schema.create(connection)
         for statement in sqlite_runs.TRIGGERS:

@@ -105,7 +105,7 @@ def read_while_syncs_of_the_index_fail(folder: str, sound: int) -> None:
 
 
 @pytest.mark.parametrize("sound", [1, 2, 5, 9, 14])
-def test_what_is_read_after_a_sync_of_the_index_failed_is_of_no_other_time(tmp_path: Path, sound: int) -> None:
+def test_reads_after_a_failed_sync_of_the_index_are_not_outdated(tmp_path: Path, sound: int) -> None:
     call = f"read_while_syncs_of_the_index_fail({{folder!r}}, {sound})"
     assert in_child(tmp_path, call=call), "some syncs have failed"
 
@@ -129,7 +129,7 @@ def in_child(folder: Path, life: int = 0, seed: int = 0, call: str = "live({fold
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_acknowledged_is_there_after_syncs_that_dropped_pages(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_commits_survive_syncs_that_dropped_pages(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     acknowledged: list[int] = []
     for life in range(LIVES):

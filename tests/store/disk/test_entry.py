@@ -88,7 +88,7 @@ def test_payloads_and_bodies_have_places_one_after_the_other() -> None:
     assert content(*entry.rewrites[key(1, 9)][2:]) == b"nine"
 
 
-def test_neighbours_that_are_alike_are_one_run_whatever_order_they_came_in() -> None:
+def test_equal_neighbours_are_one_run_in_any_order_of_arrival() -> None:
     appends = [(id, message(number)) for number in range(1, 5) for id in (2, 1)]
     appends.append((1, message(5, annex=b"unlike the others")))
     entry = made(Changes(appends=appends))
@@ -108,25 +108,25 @@ def test_neighbours_that_are_alike_are_one_run_whatever_order_they_came_in() -> 
         ([9, 1, 4, 2, 8, 2], [(1, 2), (4, 4), (8, 9)]),
     ],
 )
-def test_keys_are_told_as_runs(keys: list[int], runs: list[tuple[int, int]]) -> None:
+def test_keys_are_returned_as_runs(keys: list[int], runs: list[tuple[int, int]]) -> None:
     assert list(runs_of(keys)) == runs
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_made_bytes_comes_back_as_it_was(seed: int) -> None:
+def test_an_encoded_entry_is_decoded_unchanged(seed: int) -> None:
     workload = Workload(seed)
     for _ in range(100):
         entry = made(workload.next()[0])
         assert parameters_of(to_bytes(entry)) == entry.parameters()
 
 
-def test_nothing_to_do_comes_back_as_nothing_to_do() -> None:
+def test_an_empty_entry_is_decoded_as_an_empty_entry() -> None:
     entry = made(Changes())
     assert parameters_of(to_bytes(entry)) == entry.parameters()
     assert {section for section, value in entry.parameters().items() if value is not None} == {"bytes"}
 
 
-def test_many_appends_are_taken_apart_and_the_rest_comes_with_the_last() -> None:
+def test_many_appends_are_split_and_other_changes_are_in_the_last_part() -> None:
     appends = [(id, message(number)) for id, count in ((1, 7), (2, 1), (3, 4)) for number in range(1, count + 1)]
     entry = made(Changes(appends=appends, removals=[(4, message(9))]))
     for most, sizes in ((12, [12]), (100, [12]), (4, [4, 4, 4]), (5, [5, 5, 2])):
@@ -241,7 +241,7 @@ def test_copies_that_came_and_went_are_left_out_and_their_body_goes(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed: int) -> None:
+def test_joined_entries_have_the_same_effect_as_in_sequence(tmp_path: Path, seed: int) -> None:
     """And so do those that were bytes in between, as after a crash."""
     workload = Workload(seed)
     randomness = random.Random(seed)
@@ -340,7 +340,7 @@ def _assert_extents_have_all(index: Index) -> None:
     assert index.rows(outside) == []
 
 
-def test_what_is_changed_twice_is_as_the_last_change_said(tmp_path: Path) -> None:
+def test_the_last_of_two_changes_is_effective(tmp_path: Path) -> None:
     entries = [
         made(Changes(appends=[(1, message(number, session_id="s")) for number in range(1, 5)])),
         made(Changes(updates=[(1, message(1, delivery_count=1), 0), (1, message(2, delivery_count=1), 0)])),

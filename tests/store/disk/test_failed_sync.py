@@ -115,7 +115,7 @@ def resume(folder: str) -> None:
     die()
 
 
-def test_what_a_start_found_in_the_log_is_not_lost_by_a_power_cut(tmp_path: Path) -> None:
+def test_records_found_at_the_start_survive_a_power_cut(tmp_path: Path) -> None:
     in_child(f"be_killed_while_it_syncs({str(tmp_path)!r})")
     in_child(f"resume({str(tmp_path)!r})")
     lose(tmp_path / "data", tmp_path / "unsynced")
@@ -187,7 +187,7 @@ def same_length(number: int) -> StoredMessage:
     return message(number, b"message %d" % number)
 
 
-def test_what_was_undone_is_not_there_behind_what_came_in_its_place(tmp_path: Path) -> None:
+def test_an_undone_commit_is_absent_after_the_commit_in_its_place(tmp_path: Path) -> None:
     in_child(f"have_some_syncs_fail({str(tmp_path)!r})")
     lose(tmp_path / "data", tmp_path / "unsynced")
     driver = opened(tmp_path)

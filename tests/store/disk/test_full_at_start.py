@@ -79,7 +79,7 @@ def open_on_full_disk_and_need_no_room(folder: str) -> None:
     die()
 
 
-def test_what_is_only_in_the_log_is_applied_over_what_sqlite_has_logged(tmp_path: Path) -> None:
+def test_records_missing_in_the_index_are_applied_to_it_with_its_wal(tmp_path: Path) -> None:
     in_child(f"be_killed_with_a_long_log_of_sqlite({str(tmp_path)!r})")
     in_child(f"open_on_full_disk_and_need_no_room({str(tmp_path)!r})")
 

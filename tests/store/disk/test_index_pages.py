@@ -61,7 +61,7 @@ def test_a_sync_that_succeeds_after_a_failed_one_is_not_trusted(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5, 6, 13, 22])
-def test_what_a_failed_sync_took_from_memory_is_not_given_out(tmp_path: Path, failing: int) -> None:
+def test_pages_dropped_by_a_failed_sync_are_not_returned(tmp_path: Path, failing: int) -> None:
     in_child(f"power_cuts.run({str(tmp_path)!r}, 8, {failing}, evicts=True)")
 
 
@@ -84,12 +84,12 @@ def lose_what_was_applied(folder: str) -> None:
         assert dump(connection) == run.states[1]
 
 
-def test_an_index_that_lost_what_was_applied_refuses_everything_until_it_is_opened_again(tmp_path: Path) -> None:
+def test_an_index_that_lost_changes_refuses_everything_until_it_is_reopened(tmp_path: Path) -> None:
     in_child(f"test_index_pages.lose_what_was_applied({str(tmp_path)!r})")
 
 
 @pytest.mark.interpreted
-def test_a_store_whose_index_lost_something_refuses_reads_and_what_grows(
+def test_a_store_whose_index_lost_changes_refuses_reads_and_growth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     databases: list[Database] = []

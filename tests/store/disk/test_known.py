@@ -38,7 +38,7 @@ class Asked:
         self.check(Changes(appends=appends), is_alone=is_alone)
 
 
-def test_numbers_that_rise_are_taken_without_a_question() -> None:
+def test_increasing_numbers_are_accepted_without_reading_the_index() -> None:
     asked = Asked(9, 10)
     asked.append(11, 12, 13, is_alone=False)
     asked.append(14, shared=[15, 18], is_alone=False)
@@ -66,7 +66,7 @@ def test_a_number_twice_in_one_commit_is_refused(numbers: list[int], shared: lis
         Asked().append(*numbers, shared=shared)
 
 
-def test_numbers_that_do_not_rise_but_are_new_are_taken_once_the_index_was_asked() -> None:
+def test_new_numbers_that_do_not_increase_are_accepted_after_reading_the_index() -> None:
     asked = Asked(3, 10)
     asked.append(4, 5)
     asked.append(15, 13, 12)  # all beyond what was known
@@ -77,7 +77,7 @@ def test_numbers_that_do_not_rise_but_are_new_are_taken_once_the_index_was_asked
         asked.append(2, 3)
 
 
-def test_a_run_that_begins_below_what_is_known_is_known_to_its_end() -> None:
+def test_a_run_that_begins_below_the_known_numbers_is_known_to_its_end() -> None:
     asked = Asked()
     asked.append(9, 10, 11, 12, 13)
     asked.taken = {9, 10, 11, 12, 13}
@@ -124,7 +124,7 @@ def test_an_entity_that_changes_keeps_its_numbers() -> None:
     asked.append(11, is_alone=False)
 
 
-def test_a_store_refuses_numbers_that_are_taken_whatever_waits_with_them(sqlite: Driver) -> None:
+def test_a_store_refuses_used_numbers_in_any_group_of_commits(sqlite: Driver) -> None:
     sqlite.create(1)
     sqlite.append(1, message(5))
     sqlite.commit(Changes(removals=[(1, message(5))]))

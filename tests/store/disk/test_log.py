@@ -119,7 +119,7 @@ def test_records_are_replayed_in_order_with_their_places(tmp_path: Path) -> None
         assert replayed(tmp_path, place) == found[at + 1 :]
 
 
-def test_payloads_are_where_the_log_said_that_they_will_be(tmp_path: Path) -> None:
+def test_payloads_are_at_the_places_that_the_log_returned(tmp_path: Path) -> None:
     writing = Writing(tmp_path)
     writing.commit(b"before")
     writing.log.begin(9 + 4 * PAYLOAD_HEAD, 2, grows=True)
@@ -157,7 +157,7 @@ def test_a_group_of_very_many_records_is_written(tmp_path: Path) -> None:
     assert ends(tmp_path) == group
 
 
-def test_what_the_system_writes_only_a_part_of_is_written_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwrite
 
     def some(descriptor: int, parts: list[bytes], offset: int) -> int:
@@ -279,7 +279,7 @@ def put_record(segments: Segments, at: LogPosition, commit: int, salt: int) -> N
 
 
 @pytest.mark.parametrize("commit", [0, 1, 2, 3, 4, 2**64 - 1])
-def test_a_whole_record_with_another_number_than_the_next_is_not_taken(tmp_path: Path, commit: int) -> None:
+def test_a_complete_record_with_an_unexpected_number_is_not_replayed(tmp_path: Path, commit: int) -> None:
     writing = Writing(tmp_path)
     (*_, last) = writing.commit(b"one", b"two")
     put_record(writing.segments, last, commit, Segments(tmp_path).find(0)[1].salt)
@@ -287,7 +287,7 @@ def test_a_whole_record_with_another_number_than_the_next_is_not_taken(tmp_path:
 
 
 @pytest.mark.parametrize("salt", [0, 1])
-def test_a_record_that_who_does_not_know_the_salt_made_is_not_taken(tmp_path: Path, salt: int) -> None:
+def test_a_record_with_another_salt_is_not_replayed(tmp_path: Path, salt: int) -> None:
     """A sender may guess commit number and segment, and its payloads may be in the previous contents of a file."""
     writing = Writing(tmp_path)
     (last,) = writing.commit(b"one")
@@ -307,7 +307,7 @@ def test_a_length_that_cannot_be_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.interpreted
-def test_what_a_used_segment_held_before_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_records_of_a_reused_segment_are_not_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "SMALLEST", 2000)
     monkeypatch.setattr(segments_module, "LARGEST", 2000)
     writing = Writing(tmp_path)
@@ -326,7 +326,7 @@ def test_what_a_used_segment_held_before_is_not_taken(tmp_path: Path, monkeypatc
         assert ends(tmp_path, before) == wanted
 
 
-def test_a_log_that_is_opened_again_goes_on_in_its_last_segment(tmp_path: Path) -> None:
+def test_a_reopened_log_continues_in_its_last_segment(tmp_path: Path) -> None:
     first = Writing(tmp_path)
     (*_, place) = first.commit(b"one", b"two")
     first.log.close()
@@ -388,7 +388,7 @@ def test_a_commit_that_failed_is_undone_with_all_its_records(
     assert writing.log.position.segment == 1
 
 
-def test_where_a_failed_commit_cannot_be_undone_the_next_segment_says_where_the_log_went_on(
+def test_if_a_failed_commit_cannot_be_undone_the_next_segment_has_the_position_where_the_log_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing = Writing(tmp_path)
@@ -480,9 +480,7 @@ def test_a_missing_segment_is_reported(tmp_path: Path, five_segments: list[LogPo
     assert ends(tmp_path, later) == [b"%d" % number for number in range(missing + 1, 6)]
 
 
-def test_a_damaged_record_in_a_segment_that_others_follow_is_told_in_a_sentence(
-    tmp_path: Path, five_segments: list[LogPosition]
-) -> None:
+def test_a_damaged_record_before_the_last_segment_is_reported(tmp_path: Path, five_segments: list[LogPosition]) -> None:
     with Segments(tmp_path).path(3).open("r+b") as file:
         file.seek(HEADER.size + 5)
         file.write(b"!")
@@ -491,7 +489,9 @@ def test_a_damaged_record_in_a_segment_that_others_follow_is_told_in_a_sentence(
     assert ends(tmp_path, five_segments[2]) == [b"4", b"5"]
 
 
-def test_what_lies_before_the_place_may_be_gone_or_damaged(tmp_path: Path, five_segments: list[LogPosition]) -> None:
+def test_segments_before_the_position_may_be_missing_or_damaged(
+    tmp_path: Path, five_segments: list[LogPosition]
+) -> None:
     segments = Segments(tmp_path)
     segments.path(1).unlink()
     segments.path(2).write_bytes(b"damaged")

@@ -46,7 +46,7 @@ def test_a_reserve_of_an_earlier_process_is_held_without_room_for_another(
 
 
 @pytest.mark.interpreted
-def test_an_index_without_room_gets_what_was_kept_and_messages_are_read_and_settled(
+def test_a_full_index_uses_the_reserve_and_messages_are_read_and_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(lambda call: DiskStore(tmp_path, call))

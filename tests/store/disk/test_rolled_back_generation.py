@@ -14,7 +14,7 @@ from peeklock.store.disk.index.pages import Checkpoints, verify
 from peeklock.store.disk.store import DiskStore
 
 
-def test_a_checkpoint_that_is_tried_again_says_what_was_committed(tmp_path: Path) -> None:
+def test_a_retried_checkpoint_has_the_committed_state(tmp_path: Path) -> None:
     data = tmp_path / "data"
     driver = Driver(lambda call: DiskStore(data, call))
     driver.create(1)

@@ -64,7 +64,7 @@ def read(segments: Segments, number: int, *payloads: bytes) -> list[bytes | None
     return segments.read(number, places_of(payloads))
 
 
-def test_payloads_are_read_in_the_order_in_which_they_are_asked_for(segments: Segments) -> None:
+def test_payloads_are_returned_in_the_requested_order(segments: Segments) -> None:
     payloads = [NOISE.randbytes(length) for length in (10, 0, 5, 3000, 1, 500_000, 20, 30, 9000, 100)]
     make(segments, 1, *payloads)
     places = places_of(payloads)
@@ -109,7 +109,7 @@ def test_a_payload_from_another_place_or_segment_is_not_read(segments: Segments)
     assert read(segments, 2, b"same", b"same") == [None, b"same"]
 
 
-def test_what_a_segment_that_is_too_short_does_not_have_is_damaged_and_a_missing_one_is_named(
+def test_payloads_beyond_a_short_segment_are_damaged_and_a_missing_segment_is_named(
     segments: Segments,
 ) -> None:
     payloads = [b"first", b"second"]
@@ -120,7 +120,7 @@ def test_what_a_segment_that_is_too_short_does_not_have_is_damaged_and_a_missing
         read(segments, 2, b"first")
 
 
-def test_a_sector_that_cannot_be_read_damages_only_what_is_in_it(
+def test_an_unreadable_sector_damages_only_its_own_payloads(
     segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payloads = [b"first", b"second", b"third"]
@@ -224,7 +224,7 @@ def test_a_segment_that_cannot_be_made_leaves_no_file(
     assert list(segments.find(0)) == [1]
 
 
-def test_what_is_in_the_folder_is_found_by_number(segments: Segments, tmp_path: Path) -> None:
+def test_segments_in_the_folder_are_found_by_number(segments: Segments, tmp_path: Path) -> None:
     for number in (1, 2, 12):
         make(segments, number)
     for other in ("log-", "log-x", "log-12.bak", "other"):

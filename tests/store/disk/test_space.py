@@ -30,6 +30,6 @@ def test_segments_that_wait_to_be_used_again_are_free(tmp_path: Path, monkeypatc
     segments.close()
 
 
-def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="gone"):
         disk_space(tmp_path / "gone")

@@ -27,7 +27,7 @@ def test_without_the_file_nothing_is_known(tmp_path: Path) -> None:
     assert Synced(tmp_path).read() == 0
 
 
-def test_a_file_with_any_bit_flipped_says_nothing(synced: Synced, tmp_path: Path) -> None:
+def test_a_file_with_any_flipped_bit_is_ignored(synced: Synced, tmp_path: Path) -> None:
     file = tmp_path / NAME
     whole = file.read_bytes()
     for bit in range(8 * len(whole)):

@@ -11,7 +11,7 @@ from peeklock.store.disk.turns import clear, yield_between
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 35])
-def test_all_is_done_in_order_however_many_make_a_turn(count: int) -> None:
+def test_all_calls_run_in_order_in_turns_of_any_size(count: int) -> None:
     assert list(yield_between(range(count), 10)) == list(range(count))
     items = list(range(count))
     clear(items, 10)

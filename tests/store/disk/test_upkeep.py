@@ -96,7 +96,7 @@ def test_checking_an_undamaged_folder_reports_nothing_and_changes_nothing(data: 
     assert hashes(data) == before
 
 
-def test_what_is_not_in_the_index_yet_is_sound_too(data: Path) -> None:
+def test_the_check_covers_records_missing_in_the_index(data: Path) -> None:
     unapplied(data)
     before = hashes(data)
     assert check(data).is_sound
@@ -160,7 +160,7 @@ def test_counters_that_do_not_fit_are_found(data: Path) -> None:
     assert [each.text for each in check(data).findings] == ["queue-1 counts 70 active messages, but has 7."]
 
 
-def test_a_repair_takes_out_what_is_damaged_and_nothing_else(data: Path) -> None:
+def test_a_repair_removes_damaged_messages_only(data: Path) -> None:
     flip(data, b"payload number 3")
     flip(data, b"a body that is shared")
     before = hashes(data)
@@ -185,7 +185,7 @@ def test_a_repair_takes_out_what_is_damaged_and_nothing_else(data: Path) -> None
     assert check(data).is_sound
 
 
-def test_a_message_that_a_broker_found_damaged_is_taken_out(data: Path) -> None:
+def test_a_message_that_a_broker_found_damaged_is_removed(data: Path) -> None:
     flip(data, b"payload number 3")
     driver = open_store(data)
     driver.numbers(1)
@@ -231,7 +231,7 @@ def test_a_last_commit_that_cannot_be_read_is_given_up(data: Path) -> None:
     assert driver.reopen()[0].counters.active == 9
 
 
-def test_what_was_in_a_missing_segment_is_taken_out(tmp_path: Path) -> None:
+def test_messages_of_a_missing_segment_are_removed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     driver = open_store(data)
     driver.create(1)
