@@ -110,7 +110,7 @@ def test_backlog_prints_memory_restart_and_ratio(tmp_path: Path) -> None:
         assert float(value) > 0
 
 
-def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Path) -> None:
+def test_topics_prints_each_number_of_subscriptions_compared_with_a_queue(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     arguments = ["--count", "60", "--rounds", "1", "--subscriptions", "1,3", "--json", str(report)]
     code, output, errors = bench(tmp_path, "topics", *arguments)
@@ -125,7 +125,7 @@ def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Pat
     assert [len(entry["one"]) for entry in written["rounds"]] == [1] * 5
 
 
-def test_claims_prints_what_each_step_takes(tmp_path: Path) -> None:
+def test_claims_prints_the_cost_of_each_step(tmp_path: Path) -> None:
     arguments = ["--count", "2500", "--batch-size", "1000", "--rounds", "1"]
     code, output, errors = bench(tmp_path, "claims", *arguments)
     assert (code, errors) == (0, "")
@@ -135,7 +135,7 @@ def test_claims_prints_what_each_step_takes(tmp_path: Path) -> None:
     assert "Claimed, read and removed" in output
 
 
-def test_rows_prints_what_decoding_takes_beside_the_codec(tmp_path: Path) -> None:
+def test_rows_prints_the_cost_of_decoding_compared_with_the_codec(tmp_path: Path) -> None:
     code, output, errors = bench(tmp_path, "rows", "--count", "50", "--rounds", "1", "--size", "10")
     assert (code, errors) == (0, "")
     assert "Decoding, Python" in output
@@ -145,7 +145,7 @@ def test_rows_prints_what_decoding_takes_beside_the_codec(tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
-def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None:
+def test_spark_prints_every_mode_compared_with_the_plain_client(tmp_path: Path) -> None:
     toolchain("java")
     report = tmp_path / "report.json"
     arguments = ["--count", "40", "--rounds", "1", "--sizes", "100", "--tasks", "2", "--json", str(report)]
@@ -170,7 +170,7 @@ def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None
 
 
 @pytest.mark.spark
-def test_spark_peers_prints_every_kind_of_work_and_what_it_cost(tmp_path: Path) -> None:
+def test_spark_peers_prints_every_kind_of_work_and_its_cost(tmp_path: Path) -> None:
     toolchain("java")
     report = tmp_path / "report.json"
     arguments = ["--count", "60", "--batches", "40", "--rounds", "1", "--no-peer", "--json", str(report)]
@@ -250,7 +250,7 @@ def test_growth_prints_a_curve_for_each_thing_that_grows(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-def test_growth_says_so_when_there_is_no_place_for_so_many_connections(
+def test_growth_reports_a_limit_of_connections(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
@@ -286,7 +286,7 @@ def test_growth_says_so_when_there_is_no_place_for_so_many_connections(
         (["growth", "--curves", "messages,time"], "must be of messages, entities, connections, sessions, not time"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_arguments_out_of_range_are_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
     code, _, errors = bench(tmp_path, *arguments)
     assert code == 2
     assert words in errors

@@ -103,7 +103,7 @@ def test_rates_are_medians_of_the_rounds_and_a_failed_cell_has_none() -> None:
     ]
 
 
-def test_a_broker_has_a_row_for_what_it_did_though_sending_failed() -> None:
+def test_a_broker_has_a_row_although_sending_failed() -> None:
     data = figures()
     data["cells"].append(cell("Other 2 quorum", "receive", 0, 2_000))
     assert module("peer_tables").rate_rows(data, 1, 1024)[-1] == [
@@ -132,7 +132,7 @@ def test_latency_is_in_milliseconds_and_missing_where_it_failed() -> None:
     ]
 
 
-def test_what_is_missing_is_named_without_the_folders_of_this_machine() -> None:
+def test_missing_programs_are_named_without_the_folders_of_this_machine() -> None:
     problems = list(module("peer_tables").problems(figures()))
     assert problems[0] == "Third was left out: program failed: no thing."
     assert "Other 2 quorum, send, 1,024 bytes, one queue, 1 connections, round 1: gone." in problems
@@ -219,7 +219,7 @@ def test_the_overview_has_the_rates_of_the_comparison() -> None:
         assert rates == measured[found]
 
 
-def test_plots_escape_what_they_show() -> None:
+def test_plots_escape_their_texts() -> None:
     plots = module("plots")
     drawn = plots.panels("a < b", {"<x>": [("n & m", [1.0, None])]}, ["s>", "t"], lambda value: f"<{value}>")
     texts = [element.text for element in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
@@ -286,7 +286,7 @@ def test_a_folder_that_is_given_and_has_no_broker_is_named(tmp_path: Path) -> No
     assert missing["ActiveMQ Artemis"] == f"there is no bin/artemis in {tmp_path}"
 
 
-def test_without_a_compiler_the_comparison_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_a_compiler_the_comparison_names_the_requirement(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",

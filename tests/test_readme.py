@@ -178,7 +178,7 @@ def test_every_behaviour_has_a_test() -> None:
     assert [row for row in behaviours() if not re.search(r"`tests/.+::.+`", row[1][-1])] == []
 
 
-def test_no_behaviour_is_told_twice_under_one_heading() -> None:
+def test_no_behaviour_is_listed_twice_under_one_heading() -> None:
     told = Counter((heading, cells[0]) for heading, cells in behaviours())
     assert [row for row, count in told.items() if count > 1] == []
 

@@ -45,7 +45,7 @@ def another_value(setting: Setting[Any]) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "field", "setting"), SETTINGS)
-def test_the_client_reads_what_the_broker_writes(kind: Kind, field: str, setting: Setting[Any]) -> None:
+def test_the_client_reads_the_brokers_descriptions(kind: Kind, field: str, setting: Setting[Any]) -> None:
     value = another_value(setting)
     definition: Any = replace(DEFINITIONS[kind](name="e"), **{field: value})
     described = describe(EntityState(definition, RUNTIME, PROFILES["unlimited"], "https://host", VERSION))
@@ -56,7 +56,7 @@ def test_the_client_reads_what_the_broker_writes(kind: Kind, field: str, setting
 
 
 @pytest.mark.parametrize(("kind", "field", "setting"), SETTINGS)
-def test_the_broker_reads_what_the_client_writes(kind: Kind, field: str, setting: Setting[Any]) -> None:
+def test_the_broker_reads_the_clients_descriptions(kind: Kind, field: str, setting: Setting[Any]) -> None:
     value = another_value(setting)
     entity = Entity(kind=kind, name="e", settings={setting.name: setting.format(value)})
     found = read_settings(DEFINITIONS[kind], description_of(parse(write_entity(entity, "host"))), VERSION, None)

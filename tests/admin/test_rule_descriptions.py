@@ -224,7 +224,7 @@ def test_a_value_without_a_type_is_text() -> None:
     assert rule.correlation.properties == {"a": " 7 "}
 
 
-def test_a_time_that_has_no_end_is_as_long_as_can_be_said() -> None:
+def test_an_unlimited_time_is_written_as_the_longest_duration() -> None:
     rule = described(VALUE.format('<Key>a</Key><Value i:type="x:duration">P10675199DT2H48M5.4775807S</Value>'))
     assert rule.correlation is not None
     assert rule.correlation.properties["a"] == timedelta(seconds=922_337_203_685, microseconds=477_580)

@@ -213,7 +213,7 @@ def test_empty_lists_of_an_array_are_not_one_and_the_same() -> None:
         (Array([1], Described(Symbol("x"), int)), "must be described by Symbol"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(value: Any, reason: str) -> None:
+def test_a_value_out_of_range_is_refused_with_the_reason(value: Any, reason: str) -> None:
     with pytest.raises(EncodeError) as raised:
         encode_value(value)
     assert reason in raised.value.description
@@ -226,7 +226,7 @@ def test_a_list_that_holds_itself_is_refused() -> None:
         encode_value(endless)
 
 
-def test_a_subclass_is_encoded_as_what_it_derives_from() -> None:
+def test_a_subclass_is_encoded_as_its_base_class() -> None:
     class Colour(StrEnum):
         RED = "red"
 

@@ -128,7 +128,7 @@ def test_a_value_of_null_is_not_the_same_as_no_value() -> None:
     assert Message.decode(Message(data=[b""]).encode()).value is NO_VALUE
 
 
-def test_the_body_is_what_the_message_holds() -> None:
+def test_the_body_has_the_sections_of_the_message() -> None:
     assert Message(data=[b"x"]).body == b"x"
     assert Message(data=[b"x", b"y"]).body == [b"x", b"y"]
     assert Message(value=None).body is None

@@ -396,7 +396,7 @@ def test_a_wrong_or_missing_field_is_named(code: int, values: list[Any], reason:
     assert reason in refusal(code, *values)
 
 
-def test_what_is_not_described_is_no_composite() -> None:
+def test_an_undescribed_value_is_not_a_composite() -> None:
     with pytest.raises(DecodeError, match="a described value is expected"):
         decode_composite(encode_value([1]))
 

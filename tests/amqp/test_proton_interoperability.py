@@ -114,7 +114,7 @@ def has_binary_key(value: Any) -> bool:
 
 
 @given(values)
-def test_proton_reads_what_we_write(value: Any) -> None:
+def test_proton_reads_our_encoding(value: Any) -> None:
     assume(not has_binary_key(value))  # proton's binding reads a binary as a memoryview, which no dict takes as key
     written = encode_value(value)
     data = Data()
@@ -125,7 +125,7 @@ def test_proton_reads_what_we_write(value: Any) -> None:
 
 
 @given(values)
-def test_we_read_what_proton_writes(value: Any) -> None:
+def test_we_read_the_encoding_of_proton(value: Any) -> None:
     data = Data()
     data.put_object(to_proton(value))
     written = bytes(data.encode())

@@ -153,7 +153,7 @@ def test_a_section_with_a_long_or_symbolic_descriptor_is_understood(descriptor: 
         (b"\x00\x53\x77" + b"\x00" * 2000, "ends|descriptors"),
     ],
 )
-def test_what_is_not_a_message_is_refused_with_the_reason(data: bytes, reason: str) -> None:
+def test_bytes_that_are_not_a_message_are_refused_with_the_reason(data: bytes, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason):
         scan(data)
 
@@ -193,7 +193,7 @@ def test_descriptors_in_front_of_descriptors_have_a_limit() -> None:
 
 
 @given(fields=st.lists(scalars, max_size=8) | st.just(["x" * 300]) | st.just([None] * 300))
-def test_a_list_section_gives_back_its_fields(fields: list[Any]) -> None:
+def test_a_list_section_returns_its_fields(fields: list[Any]) -> None:
     encoded = [encode_value(field) for field in fields]
     section = list_section(PROPERTIES, encoded)
     assert section[:3] == b"\x00\x53\x73"
@@ -202,7 +202,7 @@ def test_a_list_section_gives_back_its_fields(fields: list[Any]) -> None:
 
 
 @given(entries=st.dictionaries(texts, scalars, max_size=8) | st.just({"k": "x" * 300}))
-def test_a_map_section_gives_back_its_entries(entries: dict[str, Any]) -> None:
+def test_a_map_section_returns_its_entries(entries: dict[str, Any]) -> None:
     encoded = [(encode_value(key), encode_value(value)) for key, value in entries.items()]
     section = map_section(APPLICATION_PROPERTIES, [part for entry in encoded for part in entry])
     assert section[:3] == b"\x00\x53\x74"
@@ -223,7 +223,7 @@ def test_whether_the_first_field_is_null_can_be_asked(fields: list[Any], is_null
     assert first_field_is_null(section, slice(3, len(section))) is is_null
 
 
-def test_a_list_that_says_it_has_more_elements_than_bytes_is_refused_before_it_is_read() -> None:
+def test_a_list_with_more_elements_than_bytes_is_refused_before_it_is_read() -> None:
     with pytest.raises(DecodeError, match="has more elements than bytes"):
         raw_fields(b"\xd0\x00\x00\x00\x05\xff\xff\xff\xff\x40", slice(0, 10))
 
@@ -279,6 +279,6 @@ def test_a_message_without_data_is_a_batch_of_none() -> None:
 
 
 @pytest.mark.parametrize("batch", [b"\x00\x53\x75\xa1\x02hi", b"\x00\x53\x75\xa0\x05hi", b"junk"])
-def test_what_is_not_a_batch_is_refused(batch: bytes) -> None:
+def test_bytes_that_are_not_a_batch_are_refused(batch: bytes) -> None:
     with pytest.raises(DecodeError):
         data_sections(batch)

@@ -35,7 +35,7 @@ def test_a_document_type_with_its_entities_is_refused(data: bytes) -> None:
         parse(data)
 
 
-def test_an_entity_that_nobody_declared_is_refused() -> None:
+def test_an_undeclared_entity_is_refused() -> None:
     with pytest.raises(MarkupError, match="not well-formed"):
         parse(b"<entry>&file;</entry>")
 
@@ -73,7 +73,7 @@ def test_a_document_of_too_many_elements_is_refused() -> None:
         (b"<?xml version='1.0' encoding='utf-7'?><a/>", "encoding"),
     ],
 )
-def test_what_is_no_xml_is_refused_with_a_sentence(data: bytes, why: str) -> None:
+def test_invalid_xml_is_refused_with_the_reason(data: bytes, why: str) -> None:
     with pytest.raises(MarkupError, match=why):
         parse(data)
 
@@ -95,12 +95,12 @@ def test_other_encodings_are_read() -> None:
         (f"<entry xmlns='{ATOM}'><content xmlns=''><a/></content></entry>", "one content"),
     ],
 )
-def test_what_is_no_entry_with_a_description_is_refused(data: str, why: str) -> None:
+def test_an_entry_without_a_description_is_refused(data: str, why: str) -> None:
     with pytest.raises(MarkupError, match=why):
         description_of(parse(data.encode()))
 
 
-def test_children_are_found_by_namespace_and_name_whatever_the_prefix_and_the_order() -> None:
+def test_children_are_found_by_namespace_and_name_with_any_prefix_and_order() -> None:
     parent = parse(
         f"<x:a xmlns:x='{SERVICE_BUS}' xmlns:i='http://www.w3.org/2001/XMLSchema-instance'>"
         "<x:Other/><Name>not in the namespace</Name><x:Name i:type='y:long'>right</x:Name>"

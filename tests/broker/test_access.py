@@ -340,7 +340,7 @@ def test_a_grant_that_has_run_out_is_missed_as_such() -> None:
         grants.check("orders", "orders", Right.SEND, NOW)
 
 
-def test_a_wider_grant_stands_in_for_one_that_has_run_out() -> None:
+def test_a_wider_grant_is_used_instead_of_an_expired_one() -> None:
     grants = Grants()
     grants.add(grant("orders", Right.SEND, expires_at=NOW))
     grants.add(grant("", Right.SEND))
@@ -355,7 +355,7 @@ def test_a_newer_grant_replaces_the_older_also_with_fewer_rights() -> None:
         grants.check("orders", "orders", Right.SEND, NOW)
 
 
-def test_the_soonest_expiry_is_known_and_what_has_run_out_is_forgotten() -> None:
+def test_the_soonest_expiry_is_known_and_expired_grants_are_removed() -> None:
     grants = Grants()
     assert grants.soonest_expiry is None
     grants.add(grant("for-ever", Right.SEND, expires_at=None))

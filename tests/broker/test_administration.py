@@ -134,7 +134,7 @@ def test_subscriptions_in_the_definition_of_a_topic_are_not_created_with_it() ->
     assert world.administration.subscriptions("t") == []
 
 
-def test_nothing_is_there_before_it_is_stored() -> None:
+def test_a_created_entity_does_not_exist_before_it_is_stored() -> None:
     store = FlakyStore()
     world = start(store=store)
     store.held = []
@@ -149,7 +149,7 @@ def test_nothing_is_there_before_it_is_stored() -> None:
     world.administration.queue("q")
 
 
-def test_nothing_is_there_that_could_not_be_stored() -> None:
+def test_a_change_that_could_not_be_stored_has_no_effect() -> None:
     store = FlakyStore()
     world = start(topic("t"), store=store)
     store.fails = lambda changes: StoreError("not now")
@@ -609,7 +609,7 @@ def test_a_subscription_is_created_with_its_rules() -> None:
 # --- runtime properties ---
 
 
-def test_the_runtime_tells_what_is_there() -> None:
+def test_the_runtime_information_has_the_counts() -> None:
     world = start(queue(max_delivery_count=1), topic("t", "a"))
     world.send("1", "2", "3", "4")
     world.send("later", at=world.clock() + HOUR)
@@ -630,7 +630,7 @@ def test_the_runtime_tells_what_is_there() -> None:
     assert world.runtime("t/Subscriptions/a").active == 1
 
 
-def test_the_runtime_tells_when() -> None:
+def test_the_runtime_information_has_the_times() -> None:
     world = start()
     first = world.clock()
     world.advance(SECOND)
@@ -652,7 +652,7 @@ def test_the_runtime_tells_when() -> None:
     assert world.namespace.created_at == first
 
 
-def test_looking_is_no_use_of_an_entity_and_receiving_is() -> None:
+def test_attaching_and_not_reading_metadata_changes_the_access_time() -> None:
     world = start(queue())
     begun = world.clock()
     world.advance(SECOND)
@@ -797,7 +797,7 @@ def deleting(world: World, path: str = "q") -> list[BrokerError | None]:
     return outcomes
 
 
-def test_what_is_locked_is_lost_with_its_lock() -> None:
+def test_locks_of_a_deleted_entity_are_lost() -> None:
     world = start(queue("other"), queue())
     world.send("one", "two")
     old = world.queue()
@@ -826,7 +826,7 @@ def test_what_is_waiting_gives_its_memory_back() -> None:
     assert world.namespace.agenda.next_due is None
 
 
-def test_what_would_have_fallen_due_does_not() -> None:
+def test_a_deleted_entity_leaves_no_timer() -> None:
     world = start(queue("other"), queue(auto_delete_on_idle_ms=HOUR), topic("t", "a"))
     for path in ("q", "t"):
         world.send("expires", to=path, ttl=MINUTE)
@@ -940,7 +940,7 @@ def fail_deletion(world: World, store: FlakyStore, outcomes: list[BrokerError | 
     assert [type(error) for error in outcomes] == [StorageFailed]
 
 
-def test_what_was_left_alone_meanwhile_is_taken_up_when_the_deletion_fails() -> None:
+def test_expiry_and_scheduling_continue_when_the_deletion_fails() -> None:
     store = FlakyStore()
     world = start(queue(dead_lettering_on_message_expiration=True), store=store)
     world.send("locked")
@@ -993,7 +993,7 @@ def test_locks_run_out_again_when_the_deletion_fails() -> None:
     world.check()
 
 
-def test_sessions_are_taken_up_when_the_deletion_fails() -> None:
+def test_sessions_are_delivered_again_when_the_deletion_fails() -> None:
     store = FlakyStore()
     world = start(session_queue("q"), store=store)
     world.send("1", session_id="x")
@@ -1090,7 +1090,7 @@ def test_reads_on_their_way_do_not_disturb() -> None:
     world.check()
 
 
-def test_a_deferred_message_that_expired_is_not_fetched_from_what_is_being_deleted() -> None:
+def test_an_expired_deferred_message_is_not_fetched_during_a_deletion() -> None:
     store = FlakyStore()
     world = start(queue("other"), queue(dead_lettering_on_message_expiration=True), store=store)
     world.send("one", ttl=SECOND)
@@ -1171,7 +1171,7 @@ def test_a_thousand_entities_are_created_found_and_deleted() -> None:
     world.check()
 
 
-def test_what_is_received_from_is_no_topic_and_what_is_sent_to_no_subscription() -> None:
+def test_a_topic_cannot_be_received_from_and_a_subscription_cannot_be_sent_to() -> None:
     world = start(topic("t", "a"))
     with pytest.raises(OperationNotAllowed):
         world.namespace.queue("t")

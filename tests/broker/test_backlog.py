@@ -251,7 +251,7 @@ def test_messages_that_come_in_reverse_stay_within_the_budget() -> None:
     assert bench.budget.used == 0
 
 
-def test_messages_that_come_back_stay_within_the_budget() -> None:
+def test_returned_messages_stay_within_the_budget() -> None:
     bench = Bench(budget=10_000, size=700)
     bench.arrive(60)
     taken: list[StoredMessage] = []

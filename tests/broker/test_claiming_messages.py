@@ -506,7 +506,7 @@ def test_an_end_that_could_not_be_stored_leaves_the_claim_as_it_was() -> None:
     assert client.remove(claim) == 3
 
 
-def test_a_store_that_cannot_be_read_fails_the_request_and_holds_up_nothing() -> None:
+def test_a_failed_read_of_the_store_fails_only_its_request() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send(*letters(3))
@@ -549,7 +549,7 @@ def flip(folder: Path, text: bytes) -> None:
 # --- restarts ---
 
 
-def test_claims_are_there_after_a_restart(world: World) -> None:
+def test_claims_are_restored_after_a_restart(world: World) -> None:
     world.send(*letters(5))
     claim = Client(world).claim(3)
     assert claim is not None
@@ -644,7 +644,7 @@ def test_sessions_that_are_held_are_not_claimed() -> None:
     assert numbers_of(claim) == [1, 3]
 
 
-def test_claims_of_sessions_are_there_after_a_restart() -> None:
+def test_claims_of_sessions_are_restored_after_a_restart() -> None:
     world = session_world()
     Client(world, "s").claim(sessions=2)
     after = world.restarted()

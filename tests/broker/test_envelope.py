@@ -216,7 +216,7 @@ def test_a_session_id_in_binary_stays_as_it_came_where_there_are_no_sessions() -
 
 
 @pytest.mark.parametrize(("group_id", "reason"), [(b"\xff", "not valid UTF-8"), (5, "must be a string")])
-def test_a_session_id_that_is_no_text_is_refused(group_id: Any, reason: str) -> None:
+def test_a_session_id_that_is_not_text_is_refused(group_id: Any, reason: str) -> None:
     with pytest.raises(InvalidProperty, match=f"session id .*{reason}"):
         read_incoming(with_group_id(group_id), True)
 
@@ -531,7 +531,7 @@ def test_durable_is_returned_as_the_sender_set_it(durable: bool | None, priority
         assert encoded[: 6 + len(expected)] == b"\x00\x53\x70\xc0" + encoded[4:6] + expected
 
 
-def test_durable_that_is_no_boolean_is_nothing() -> None:
+def test_a_durable_field_that_is_not_boolean_is_ignored() -> None:
     payload = list_section(HEADER, [encode_value("yes")]) + Message(properties=properties(), data=[b"x"]).encode()
     assert read_incoming(payload, False).annex is None
 

@@ -636,7 +636,7 @@ def test_a_message_on_its_way_goes_with_the_target_that_is_deleted() -> None:
     world.check()
 
 
-def test_a_message_that_comes_while_the_target_is_being_deleted_is_set_aside() -> None:
+def test_a_message_forwarded_during_the_deletion_of_its_destination_is_dead_lettered() -> None:
     store = FlakyStore()
     world = pair(store)
     store.held = []

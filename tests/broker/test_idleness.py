@@ -74,7 +74,7 @@ def test_sending_receiving_and_updating_reset_the_idle_timer() -> None:
     assert not is_there(world)
 
 
-def test_looking_is_no_use() -> None:
+def test_reading_metadata_does_not_reset_the_idle_timer() -> None:
     world = World(queue())
     world.advance(IDLE - 1)
     world.runtime()

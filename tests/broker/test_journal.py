@@ -136,7 +136,7 @@ def test_a_store_that_has_enough_to_do_is_not_hurried(bench: Bench) -> None:
     assert [len(changes.appends) for changes, _ in bench.disk.commits] == [MANY_MESSAGES, MANY_MESSAGES]
 
 
-def test_a_turn_that_was_asked_for_before_an_early_commit_adds_no_commit_too_many(bench: Bench) -> None:
+def test_a_turn_requested_before_an_early_commit_adds_no_extra_commit(bench: Bench) -> None:
     for _ in range(COMMITS_IN_FLIGHT):
         for number in range(MANY_MESSAGES):
             bench.send(str(number))

@@ -461,7 +461,7 @@ def test_messages_behind_locked_ones_are_deleted() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_deleting_behind_many_locked_messages_commits_once_and_reads_what_it_deletes(limit: int) -> None:
+def test_deleting_after_many_locked_messages_is_one_commit(limit: int) -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send(*map(str, range(3010)))

@@ -294,7 +294,7 @@ def test_a_detached_consumer_gets_no_message_and_costs_no_evaluation(either: Wor
     check(either)
 
 
-def test_a_queue_that_goes_takes_its_consumers_along(either: World) -> None:
+def test_deleting_a_queue_ends_its_consumers(either: World) -> None:
     store: Any = either.store
     store.held_answers = []
     selecting = SelectingReceiver(either, either.queue(), BodySelector(lambda text: False))

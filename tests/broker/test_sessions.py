@@ -180,7 +180,7 @@ def test_a_slow_session_does_not_delay_another_session() -> None:
     assert slow.bodies == ["1", "2"]
 
 
-def test_a_session_whose_messages_are_read_slowly_does_not_hold_up_another() -> None:
+def test_a_session_that_is_read_slowly_does_not_delay_another_session() -> None:
     store = FlakyStore()
     world = a_world(store)
     send(world, "a", "1")
@@ -219,7 +219,7 @@ def test_closing_gives_everything_back_at_once_and_uncounted() -> None:
     assert [message.delivery_count for message in again.got] == [0, 0]
 
 
-def test_a_lock_of_a_session_that_was_closed_is_no_good_any_more() -> None:
+def test_a_lock_of_a_closed_session_is_invalid() -> None:
     world = a_world()
     send(world, "a", "1")
     receiver = SessionReceiver(world)

@@ -285,7 +285,7 @@ def test_transactions_of_a_client_that_left_are_rolled_back() -> None:
         connection.discharge(ids[0])
 
 
-def test_a_transaction_that_was_not_discharged_leaves_nothing_after_a_restart() -> None:
+def test_an_undischarged_transaction_has_no_effect_after_a_restart() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())

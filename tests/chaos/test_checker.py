@@ -236,14 +236,14 @@ def test_a_message_must_not_come_from_where_it_was_not_sent(story: Story) -> Non
 
 
 @pytest.mark.parametrize("disposition", [Disposition.COMPLETE, Disposition.DEFER, Disposition.DEAD_LETTER])
-def test_a_message_must_not_come_back_after_its_settlement(story: Story, disposition: Disposition) -> None:
+def test_a_message_must_not_be_delivered_after_its_settlement(story: Story, disposition: Disposition) -> None:
     story.send("a")
     story.settle(story.receive("a"), disposition)
     story.finish("a", count=1)
     assert story.broken == ["returned"]
 
 
-def test_a_message_may_come_back_when_its_completion_is_in_doubt(story: Story) -> None:
+def test_a_message_may_be_delivered_again_when_its_completion_is_in_doubt(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), outcome=UNKNOWN)
     story.finish("a", count=1)
@@ -257,7 +257,7 @@ def test_a_deferred_message_is_fetched(story: Story) -> None:
     assert story.broken == []
 
 
-def test_a_message_of_a_session_must_not_come_back_after_its_completion(story: Story) -> None:
+def test_a_message_of_a_session_must_not_be_delivered_after_its_completion(story: Story) -> None:
     story.send("a", entity=SESSIONS, session="s")
     story.settle(story.receive_of(story.accept(), "a", 1))
     story.settle(story.receive_of(story.accept(), "a", 1, count=1))
@@ -278,7 +278,7 @@ def test_a_message_received_and_deleted_must_not_exist_at_the_end(story: Story) 
     assert story.broken == ["returned"]
 
 
-def test_a_deferred_message_must_not_come_back_after_it_was_fetched_and_completed(story: Story) -> None:
+def test_a_deferred_message_must_not_be_delivered_after_its_completion(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), Disposition.DEFER)
     story.settle(story.receive("a", way=Way.FETCH, count=1))
@@ -286,7 +286,7 @@ def test_a_deferred_message_must_not_come_back_after_it_was_fetched_and_complete
     assert story.broken == ["returned"]
 
 
-def test_a_dead_letter_must_not_come_back_after_its_completion(story: Story) -> None:
+def test_a_dead_letter_must_not_be_delivered_after_its_completion(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), Disposition.DEAD_LETTER)
     story.finish("a", entity=dead_letters(PLAIN))
@@ -503,7 +503,7 @@ def test_a_session_goes_from_one_holder_to_the_next(story: Story) -> None:
     assert story.broken == []
 
 
-def test_the_state_of_a_session_is_what_was_set(story: Story) -> None:
+def test_the_state_of_a_session_is_the_last_one_set(story: Story) -> None:
     hold = story.accept()
     story.call(hold, "set", "one")
     story.call(hold, "set", "two", UNKNOWN)
@@ -739,7 +739,7 @@ def test_an_abandoned_message_of_a_session_is_counted(story: Story) -> None:
     assert story.broken == ["counts"]
 
 
-def test_a_message_whose_lock_ran_out_is_counted(story: Story) -> None:
+def test_a_message_with_an_expired_lock_is_counted(story: Story) -> None:
     story.send("a")
     story.receive("a")
     story.finish("a", count=0)
@@ -1049,7 +1049,7 @@ def test_a_claim_is_listed_as_it_was_made(story: Story, listed: dict[str, list[i
     assert story.broken == ["claims"]
 
 
-def test_a_claim_is_listed_with_what_is_left(story: Story) -> None:
+def test_a_claim_is_listed_with_its_remaining_messages(story: Story) -> None:
     claim = story.claim(1, 3, 7, 9)
     story.end_claim(claim, 2, 7)
     story.list_claims(c=[1, 1, 8, 9])

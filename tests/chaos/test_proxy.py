@@ -68,7 +68,7 @@ def client(peer: Peer) -> Iterator[tuple[Proxy, socket.socket]]:
     proxy.stop()
 
 
-def test_bytes_are_forwarded_unchanged_however_they_are_split(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
+def test_bytes_are_forwarded_unchanged_in_any_split(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
     _, connection = client
     sent = HEADER + frame(8) + frame(100) + frame(5000)
     for at in range(0, len(sent), 7):

@@ -37,7 +37,7 @@ def test_a_completion_that_a_full_disk_refuses_is_noticed() -> None:
         settlement(outcome=Outcome.UNKNOWN, error="the peer closed the socket"),
     ],
 )
-def test_what_a_full_disk_may_refuse_is_no_violation(other: Settlement) -> None:
+def test_refusals_of_a_full_disk_are_no_violation(other: Settlement) -> None:
     assert refused_completion([other]) is None
 
 

@@ -112,7 +112,7 @@ def test_a_profile_is_checked_against(tmp_path: Path) -> None:
         (("chekc",), "chekc"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], named: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[str, ...], named: str) -> None:
     ended = peeklock(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()

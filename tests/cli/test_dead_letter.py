@@ -239,7 +239,7 @@ def test_without_a_terminal_deleting_requires_the_option_yes(commands: Commands,
 
 
 @pytest.mark.parametrize(("typed", "left"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x04", 1)])
-def test_on_a_terminal_it_is_asked(commands: Commands, typed: str, left: int) -> None:
+def test_on_a_terminal_the_command_asks_for_confirmation(commands: Commands, typed: str, left: int) -> None:
     queue = commands.queue()
     fill(commands, queue, "a")
     code, shown = on_a_terminal(commands.command("purge", queue), commands.environment(), typed)

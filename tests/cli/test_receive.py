@@ -79,7 +79,7 @@ def test_bodies_alone_are_printed_as_they_are(commands: Commands) -> None:
     assert ended.stdout == b"\xff\x00\ntext\nvalue\n"
 
 
-def test_what_would_move_the_cursor_is_shown_and_not_done(commands: Commands) -> None:
+def test_control_characters_are_printed_escaped(commands: Commands) -> None:
     queue = sent(commands, "\x1b[2Jgone")
     assert "\\x1b[2Jgone" in commands.ok("receive", queue)
 

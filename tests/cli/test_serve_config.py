@@ -450,7 +450,7 @@ def test_options_in_the_environment_count_and_the_command_line_wins(tmp_path: Pa
         (("--emulator", "--memory", "--data", "there"), {}, "--memory and --data exclude each other"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_refused(
     tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], named: str
 ) -> None:
     ended = run(tmp_path, "serve", *arguments, **variables)

@@ -133,7 +133,7 @@ def test_an_entity_is_read_as_a_service_writes_it(client: Client) -> None:
     assert server.asked[0].target == "/orders?api-version=2021-05"
 
 
-def test_the_token_is_for_what_is_asked_about(client: Client) -> None:
+def test_the_token_is_for_the_requested_path(client: Client) -> None:
     administration, server = client(Answer(200, entry("a", QUEUE)))
     administration.get(Kind.QUEUE, "my/orders")
     token = server.asked[0].headers["Authorization"]
@@ -409,7 +409,7 @@ def test_an_unreachable_service_is_reported_as_such() -> None:
         AdministrationClient.from_connection_string(text).namespace()
 
 
-def test_without_a_key_nothing_is_asked() -> None:
+def test_without_a_key_no_request_is_sent() -> None:
     with pytest.raises(AuthenticationFailed, match="neither a key nor a signature"):
         AdministrationClient.from_connection_string("Endpoint=sb://127.0.0.1:1").namespace()
 

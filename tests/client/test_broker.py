@@ -47,7 +47,7 @@ def test_a_rejected_message_is_found_in_the_dead_letter_queue(start_broker: Star
         assert dead.message.application_properties["DeadLetterReason"] == "why"
 
 
-def test_a_drain_is_answered_when_what_was_being_deleted_is_delivered(
+def test_a_drain_is_answered_after_messages_being_deleted_are_delivered(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
     broker = start_broker(data=tmp_path)

@@ -117,7 +117,7 @@ def test_accepted_messages_are_removed(server: EngineServer, connection: Connect
 
 
 @pytest.mark.parametrize("mode", CONFIRMED)
-def test_released_and_modified_messages_come_back(
+def test_released_and_modified_messages_are_redelivered(
     server: EngineServer, connection: Connection, mode: ReceiveMode
 ) -> None:
     server.fill("q", 2)

@@ -90,7 +90,7 @@ def test_responses_may_come_from_a_dynamic_node(connection: Connection) -> None:
     assert requester.closed
 
 
-def test_a_request_that_is_not_taken_is_refused(connection: Connection) -> None:
+def test_a_rejected_request_is_an_error(connection: Connection) -> None:
     requester = connection.requester("q")
     with pytest.raises(SendRejected, match="we do not like it"):
         requester.request(Message(data=[b"reject"]))

@@ -135,7 +135,7 @@ def test_a_batch_has_no_more_messages_than_allowed() -> None:
     assert list(fill_batches([], 1000)) == []
 
 
-def test_the_envelope_says_where_the_first_message_belongs() -> None:
+def test_the_envelope_has_the_keys_of_the_first_message() -> None:
     message = text("a", "session")
     message.message_annotations = {PARTITION_KEY: "key"}
     (batch,) = fill_batches([message, text("b")], 1000)

@@ -138,7 +138,7 @@ def drain(connection_string: str) -> dict[int, str]:
     return found
 
 
-def test_nothing_acknowledged_is_lost_however_often_the_broker_is_killed(tmp_path: Path) -> None:
+def test_no_acknowledged_change_is_lost_despite_kills(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed: {seed}")
     chance = random.Random(seed)

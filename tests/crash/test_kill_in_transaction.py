@@ -125,7 +125,7 @@ def make_broker(folder: Path) -> ServedBroker:
     return ServedBroker(folder, "--config", str(config))
 
 
-def test_a_transaction_is_there_whole_or_not_at_all_after_a_kill(tmp_path: Path) -> None:
+def test_a_transaction_is_complete_or_absent_after_a_kill(tmp_path: Path) -> None:
     seed = int(os.environ.get("CRASH_SEED") or random.randrange(2**32))
     print(f"CRASH_SEED={seed}")
     chance = random.Random(seed)

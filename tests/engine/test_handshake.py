@@ -79,7 +79,7 @@ def test_plain_with_a_wrong_password_is_refused_with_outcome_1_and_both_sides_en
     assert "wrong" not in repr(pair.server_events)
 
 
-def test_the_client_says_which_mechanisms_the_server_offers_when_its_own_is_not_among_them() -> None:
+def test_the_clients_error_lists_the_offered_mechanisms() -> None:
     pair = Pair.opened(client_sasl=SaslClient("EXTERNAL"), server_sasl=sasl_server())
     (closed,) = only(ConnectionClosed, pair.client_events)
     assert closed.error is not None

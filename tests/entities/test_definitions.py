@@ -77,7 +77,7 @@ def test_a_duration_is_read_in_milliseconds(text: str, ms: int | None) -> None:
 @pytest.mark.parametrize(
     "text", ["", "P", "PT", "P1DT", "1M", "pt1m", "PT1", "-PT1M", "PT1M ", "PT1,5S", "PT.5S", "P1H", "PT١S"]
 )
-def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
+def test_an_invalid_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="is not an ISO 8601 duration"):
         parse_duration(text)
 
@@ -315,7 +315,7 @@ def test_every_number_has_a_range_in_every_profile_that_lies_within_the_unlimite
         ({"auto_delete_on_idle_ms": None}, set()),
     ],
 )
-def test_a_profile_refuses_what_its_tier_refuses(settings: dict[str, Any], refusing: set[str]) -> None:
+def test_a_profile_refuses_the_settings_that_its_tier_refuses(settings: dict[str, Any], refusing: set[str]) -> None:
     for name, profile in PROFILES.items():
         queue = QueueDefinition(name="q", **profile.defaults_for(QueueDefinition) | settings)
         if name in refusing:
@@ -435,18 +435,18 @@ def test_a_definition_survives_the_store(definition: EntityDefinition) -> None:
     assert type(definition).from_json(stored) == definition
 
 
-def test_what_a_later_version_stored_is_read_without_what_is_not_known() -> None:
+def test_definitions_of_a_later_version_are_read_without_unknown_settings() -> None:
     stored = full_topic().to_json() | {"colour": "blue"}
     stored["subscriptions"][0]["rules"][0]["correlation"]["depth"] = 3
     stored["authorization_rules"][0]["created_at"] = 1
     assert TopicDefinition.from_json(stored) == full_topic()
 
 
-def test_what_an_earlier_version_stored_gets_the_defaults() -> None:
+def test_definitions_of_an_earlier_version_get_defaults() -> None:
     assert QueueDefinition.from_json({"name": "q"}) == QueueDefinition(name="q")
 
 
-def test_what_was_allowed_under_one_profile_loads_under_any() -> None:
+def test_definitions_of_one_profile_are_read_under_any_profile() -> None:
     lax = QueueDefinition(name="q", lock_duration_ms=DAY, max_delivery_count=50_000)
     assert QueueDefinition.from_json(lax.to_json()) == lax
 

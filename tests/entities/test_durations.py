@@ -33,11 +33,11 @@ def test_digits_finer_than_a_microsecond_are_cut_off() -> None:
 
 
 @given(st.timedeltas(min_value=-LONGEST, max_value=LONGEST))
-def test_what_is_written_is_read_as_the_same(time: timedelta) -> None:
+def test_a_written_duration_is_read_unchanged(time: timedelta) -> None:
     assert parse_time(format_time(time)) == time
 
 
 @pytest.mark.parametrize("text", ["", "-", "--PT1S", "PT", "1.5", "PT1.S", "P1.5D"])
-def test_what_is_no_span_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_time(text)

@@ -87,7 +87,7 @@ def test_an_address_similar_to_a_subscription_is_a_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/", "///", "amqps://host", "amqps://host/", "$management", "$DeadLetterQueue"])
-def test_an_address_without_an_entity_is_none_that_could_be_found(text: str) -> None:
+def test_an_address_without_an_entity_is_not_found(text: str) -> None:
     address = parse_address(text)
     assert address.entity == address.owner == address.path
     assert not address.is_management

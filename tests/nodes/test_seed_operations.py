@@ -173,7 +173,7 @@ def test_texts_of_a_schedule_request_may_be_binary(
 
 
 @pytest.mark.parametrize("key", ["session-id", "partition-key", "via-partition-key"])
-def test_binary_that_is_no_text_is_refused_beside_a_scheduled_message(
+def test_invalid_binary_text_of_a_schedule_request_is_refused(
     key: str, broker: BrokerThread, management: Management
 ) -> None:
     later = item(broker.clock() + 60_000, b"later", **{"message-id": "m"})

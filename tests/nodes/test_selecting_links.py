@@ -85,7 +85,7 @@ def test_a_drain_is_answered_after_every_message_was_evaluated(world: World) -> 
     assert len(link.drained) == 1
 
 
-def test_a_link_that_goes_leaves_nothing_behind(world: World) -> None:
+def test_a_detached_link_leaves_no_state(world: World) -> None:
     link = selecting(world, "n = 1")
     link.wire.send_bytes(frame(Detach(handle=link.handle, closed=True)))
     assert world.queue()._selecting is None

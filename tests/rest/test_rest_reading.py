@@ -141,7 +141,7 @@ def test_custom_properties_are_headers_with_values() -> None:
         ({"Count": "9" * 20}, InvalidProperty, "64 bits"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_why(headers: Any, failure: type[BrokerError], said: str) -> None:
+def test_an_invalid_message_is_refused_with_the_reason(headers: Any, failure: type[BrokerError], said: str) -> None:
     with pytest.raises(failure, match=said):
         read(**headers)
 

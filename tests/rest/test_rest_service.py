@@ -235,7 +235,7 @@ def test_a_locked_message_is_addressed_by_number_or_id_only(rest: RestClient) ->
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_what_is_no_lock_is_not_found_and_what_is_no_token_is_refused(rest: RestClient, method: str) -> None:
+def test_an_unknown_lock_is_not_found_and_an_invalid_token_is_refused(rest: RestClient, method: str) -> None:
     assert rest.ask(method, f"/queue/messages/1/{TOKEN}").status == 404
     refused = rest.ask(method, "/queue/messages/1/token")
     assert (refused.status, "must be a UUID" in refused.detail) == (400, True)
@@ -325,7 +325,7 @@ def test_more_properties_than_clients_can_read_are_left_out_and_counted(broker: 
     assert "Label" not in answer.broker_properties
 
 
-def test_a_message_that_nobody_can_read_is_received_as_its_bytes(broker: BrokerThread, rest: RestClient) -> None:
+def test_an_unreadable_message_is_received_as_its_bytes(broker: BrokerThread, rest: RestClient) -> None:
     """The broker does not look into application properties, so they may be anything."""
     encoded = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
     broken = b"\x00\x53\x74\xc1\x03\x02\xa1\xff"

@@ -73,7 +73,7 @@ def test_a_value_in_json_is_a_simple_one(value: Any) -> None:
 
 
 @given(st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.booleans(), st.integers(-(2**63), 2**63 - 1)))
-def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+def test_a_written_value_is_read_unchanged(value: Any) -> None:
     text = format_header(value)
     assert text is not None
     assert text.isascii()
@@ -118,7 +118,7 @@ def test_a_moment_is_read_in_the_form_of_http_or_of_iso(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["tomorrow", 5, "0001-01-01T00:00:00+23:00x", [], True])
-def test_what_is_no_moment_is_refused(value: Any) -> None:
+def test_an_invalid_time_is_refused(value: Any) -> None:
     with pytest.raises(InvalidProperty, match="ScheduledEnqueueTimeUtc must be a date and time"):
         parse_moment("ScheduledEnqueueTimeUtc", value)
 
@@ -132,7 +132,7 @@ def test_a_time_to_live_is_in_seconds(value: Any, ms: int) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, "x", True, float("nan"), float("inf"), [], "1" * 100])
-def test_what_is_no_time_to_live_is_refused(value: Any) -> None:
+def test_an_invalid_time_to_live_is_refused(value: Any) -> None:
     with pytest.raises(InvalidProperty, match="TimeToLive must be a number of seconds above 0"):
         parse_seconds("TimeToLive", value)
 
@@ -152,7 +152,7 @@ def test_a_time_span_is_in_the_form_of_dotnet(value: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "5", "PT5M", "0.00:00:00", 5, "-00:00:01", "1:2:3:4"])
-def test_what_is_no_time_span_is_refused(value: Any) -> None:
+def test_an_invalid_time_span_is_refused(value: Any) -> None:
     with pytest.raises(InvalidProperty, match="TimeToLiveTimeSpan must be a duration"):
         parse_time_span("TimeToLiveTimeSpan", value)
 

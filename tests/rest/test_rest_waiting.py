@@ -125,7 +125,7 @@ def test_a_message_is_released_if_the_client_disconnects_before_the_answer(start
     assert (again.status, again.broker_properties["DeliveryCount"], len(again.body)) == (201, 1, 30 << 20)
 
 
-def test_a_message_deleted_for_a_client_that_has_gone_is_told_in_the_log(
+def test_a_message_deleted_for_a_disconnected_client_is_logged(
     start_broker: StartBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = HeldStore()
@@ -296,9 +296,7 @@ def test_the_bytes_of_request_bodies_being_read_are_limited(rest: RestClient, mo
     assert (answer.status, "too many request bodies at once" in answer.detail) == (503, True)
 
 
-def test_messages_of_amqp_clients_and_of_http_clients_are_settled_by_whoever_has_the_token(
-    broker: BrokerThread, rest: RestClient
-) -> None:
+def test_amqp_and_http_clients_can_settle_with_each_others_lock_tokens(broker: BrokerThread, rest: RestClient) -> None:
     rest.send("one")
     with connect(broker.connection_string) as connection:
         receiver = connection.receiver("queue")

@@ -139,13 +139,13 @@ def test_a_failure_in_a_scenario_is_reported_and_the_next_one_runs(tmp_path: Pat
     lane.close()
 
 
-def test_what_fails_beside_the_steps_fails_the_scenario(tmp_path: Path) -> None:
+def test_a_failure_outside_the_steps_fails_the_scenario(tmp_path: Path) -> None:
     lane = Lane("python", "127.0.0.1", tmp_path / "tls" / "authority.pem", program_that(tmp_path, REFUSE))
     assert lane.run(lambda world: None) == "something failed beside the steps: lock-lost: gone"
     lane.close()
 
 
-def test_a_lane_that_dies_fails_its_scenario_and_says_so(tmp_path: Path) -> None:
+def test_a_lane_that_ends_fails_its_scenario_with_the_reason(tmp_path: Path) -> None:
     scenario = scenarios()[0]
     nowhere = PortIsolation(
         "nowhere", (sys.executable, "-c", "raise SystemExit('no ports here')"), lambda lane: "127.0.0.1"
@@ -156,7 +156,7 @@ def test_a_lane_that_dies_fails_its_scenario_and_says_so(tmp_path: Path) -> None
     assert "no ports here" in outcome.reason
 
 
-def test_what_goes_wrong_beside_the_lanes_is_not_left_out() -> None:
+def test_a_failure_outside_the_lanes_is_reported() -> None:
     babbling = PortIsolation("nowhere", (sys.executable, "-c", "print('no JSON')"), lambda lane: "127.0.0.1")
     with pytest.raises(ValueError, match="Expecting value"):
         suite.run([scenarios()[0]], ["python"], babbling, 1, lambda outcome: None)

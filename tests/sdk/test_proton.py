@@ -210,7 +210,7 @@ def test_a_message_sent_in_pieces_arrives_whole(connection: BlockingConnection) 
     assert receiver_of(connection, credit=1).receive(WAIT).body == b"x" * 50_000
 
 
-def test_a_message_over_the_limit_is_rejected_and_the_link_lives_on(connection: BlockingConnection) -> None:
+def test_a_message_over_the_size_limit_is_rejected_and_the_link_stays_open(connection: BlockingConnection) -> None:
     sender = connection.create_sender("queue")
     assert sender.link.remote_max_message_size == 262144
     with pytest.raises(SendException) as refusal:

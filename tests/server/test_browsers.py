@@ -52,7 +52,7 @@ def test_a_refusal_names_the_host_and_the_option() -> None:
     )
 
 
-def test_a_configured_name_is_accepted_whatever_its_case_and_port() -> None:
+def test_a_configured_name_is_accepted_in_any_case_and_with_any_port() -> None:
     guard = BrowserGuard("127.0.0.1", allowed_hosts=["Bus.Example.com"])
     assert guard.refusal("bus.example.COM:443", None) is None
     assert guard.refusal("other.example.com", None) is not None

@@ -281,7 +281,7 @@ def test_international_names_wildcards_and_bracketed_addresses_are_hosts(tmp_pat
     assert handshake(files, "2001:db8::1") is not None
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
     with pytest.raises(CertificateError, match="cannot be read or written: Not a directory"):

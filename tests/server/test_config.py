@@ -198,7 +198,7 @@ def test_the_longest_duration_means_no_limit(tmp_path: Path) -> None:
     assert queue.auto_delete_on_idle_ms is None
 
 
-def test_forwarding_is_read_whatever_the_order_and_the_case(tmp_path: Path) -> None:
+def test_forwarding_is_read_in_any_order_and_case(tmp_path: Path) -> None:
     text = namespace(
         Queues=[{"Name": "a", "Properties": {"ForwardTo": "T"}}],
         Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"ForwardTo": "A"}}]}],
@@ -302,7 +302,7 @@ def test_every_element_with_a_mistake_is_reported(tmp_path: Path) -> None:
     assert str(refused.value) == "\n".join(refused.value.problems)
 
 
-def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
+def test_the_first_of_very_many_mistakes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         load_text(tmp_path, namespace(Queues=[{"Name": "a b"} for _ in range(MAX_SHOWN + 7)]))
     lines = str(refused.value).splitlines()
@@ -511,7 +511,7 @@ def test_more_filters_than_the_profile_allows_a_topic_are_refused(
     assert f"Topics[0].Subscriptions: must hold at most {most} {what} filters in the emulator profile" in message
 
 
-def test_a_file_that_is_missing_or_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_file_is_reported(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
     with pytest.raises(ConfigError, match=re.escape(f"{missing}: the configuration file does not exist")):
         load_config(missing, STANDARD)
@@ -570,7 +570,7 @@ def test_the_tables_in_the_documentation_are_those_of_the_code() -> None:
     assert page(text) == text
 
 
-def test_every_setting_says_what_it_is_for_and_has_its_row() -> None:
+def test_every_setting_has_a_description_and_a_row() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for kind in (QueueDefinition, TopicDefinition, SubscriptionDefinition):
         for setting in settings_of(kind).values():
@@ -656,6 +656,6 @@ def test_the_servers_settings_are_read(tmp_path: Path) -> None:
         ({"ReservedConnections": 1.5}, "ReservedConnections: must be a whole number"),
     ],
 )
-def test_a_mistake_about_the_server_is_told(tmp_path: Path, server: object, problem: str) -> None:
+def test_a_mistake_in_the_server_settings_is_reported(tmp_path: Path, server: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         server_of(tmp_path, server)

@@ -139,7 +139,7 @@ def written(**parts: Any) -> Any:
     return json.loads(format_config(NamespaceDefinition(**parts)))["UserConfig"]["Namespaces"][0]
 
 
-def test_settings_that_every_profile_takes_for_granted_are_left_out() -> None:
+def test_default_settings_of_every_profile_are_omitted() -> None:
     (queue,) = written(queues=(QueueDefinition(name="q", requires_session=True),))["Queues"]
     assert queue["Properties"] == {
         "MaxSizeInMegabytes": 1024,
@@ -156,7 +156,7 @@ def test_the_defaults_of_one_profile_are_kept_under_another() -> None:
     assert read_back(text, STANDARD).queues == (made,)
 
 
-def test_keys_are_written_only_when_asked_for() -> None:
+def test_keys_are_written_only_on_request() -> None:
     namespace = NamespaceDefinition(
         queues=(QueueDefinition(name="q", authorization_rules=(KEY,)),),
         topics=(TopicDefinition(name="t", authorization_rules=(KEY,)),),

@@ -255,7 +255,7 @@ def test_a_claim_made_ahead_by_a_killed_query_is_found(
     assert sorted(found) == [5, 6, 7, 8, 9, 10]
 
 
-def test_a_claim_ahead_that_the_service_did_not_hear_of_is_asked_for_again(
+def test_a_claim_made_ahead_that_the_service_did_not_receive_is_requested_again(
     connection: Connection, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(connection, 10)

@@ -94,7 +94,7 @@ def test_batches_of_two_queries_are_distinguished(world: World) -> None:
     assert world.plain() == [1, 2]
 
 
-def test_an_empty_batch_leaves_nothing(world: World) -> None:
+def test_an_empty_batch_stores_nothing(world: World) -> None:
     assert world.add([], 0) == []
     assert world.read() == []
     assert world.parquet() == set()
@@ -201,7 +201,7 @@ def test_files_that_are_being_added_or_replaced_survive_a_cleanup(world: World) 
     assert world.plain() == [1]
 
 
-def test_notes_that_somebody_else_cleaned_meanwhile_are_passed_over(world: World) -> None:
+def test_notes_removed_by_another_process_are_ignored(world: World) -> None:
     world.add([1], 0)
     world.lake.write(world.rows([9]), "left", ("kind", "hour"))
     world.lake.files.names = lambda path: ["gone.json", "left.json"]  # type: ignore[method-assign]

@@ -260,7 +260,7 @@ def test_the_error_for_an_unknown_entity_names_it(capturing: Capturing) -> None:
     assert "Traceback" not in said
 
 
-def test_a_table_format_keeps_batches_by_itself_and_they_are_told_of(capturing: Capturing) -> None:
+def test_a_table_format_commits_batches_and_they_are_reported(capturing: Capturing) -> None:
     capturing.send(numbered(0, 15))
     folder = str(capturing.folder)
     target = Target(folder=folder, format="orc", until_empty=True)  # type: ignore[arg-type]  # a sink that Spark has

@@ -156,7 +156,7 @@ def test_long_text_is_shortened_in_the_middle() -> None:
     assert shortened("abcdefghijk", 10) == "abcde…hijk"
 
 
-def test_nothing_is_a_sentence_and_not_a_plot() -> None:
+def test_an_empty_result_is_a_sentence_and_not_a_plot() -> None:
     assert "<svg" not in lines({"a": []}, number, "t")
     assert "<svg" not in bars([], number, "t")
 

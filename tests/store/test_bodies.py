@@ -38,7 +38,7 @@ def test_a_body_is_charged_by_its_length_by_default() -> None:
     assert Body(1, b"data", 0).cost == 0
 
 
-def test_messages_come_back_with_their_body(driver: Driver) -> None:
+def test_messages_are_read_with_their_body(driver: Driver) -> None:
     rich = StoredMessage(
         2, bytes(range(256)), 10, SCHEDULED, "s\0", b"annex", 20, 3, 40, body(1 << 44 | 2, b"\0,:\xff")
     )

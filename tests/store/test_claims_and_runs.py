@@ -182,7 +182,7 @@ class TestRemoval:
         assert driver.bodies == 0
         assert [each.counters for each in driver.reopen()] == [Counters(4), Counters(1)]
 
-    def test_a_body_that_comes_back_in_the_commit_of_its_removal_is_there(self, driver: Driver) -> None:
+    def test_a_body_added_in_the_commit_of_its_removal_is_stored(self, driver: Driver) -> None:
         driver.create(1, 2)
         shared = body(1)
         driver.append(1, message(1, b"1", body=shared))

@@ -35,7 +35,7 @@ def test_empty_payloads_annexes_and_session_ids_are_not_absent_ones(driver: Driv
 
 
 @pytest.mark.parametrize("size", [32 * 1024, 32 * 1024 + 1, 3_000_000])
-def test_long_payloads_come_back_whole(driver: Driver, size: int) -> None:
+def test_long_payloads_are_read_unchanged(driver: Driver, size: int) -> None:
     driver.create(1)
     payloads = [random.Random(seed).randbytes(size) for seed in range(3)]
     driver.append(1, *(message(n, payload) for n, payload in enumerate(payloads, 1)), message(4))

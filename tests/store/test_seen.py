@@ -128,7 +128,7 @@ def test_a_key_of_another_length_is_refused(driver: Driver, name: bytes) -> None
 
 
 @pytest.mark.parametrize("at", [-1, 2**44])
-def test_a_time_that_is_none_is_refused_by_name(driver: Driver, at: int) -> None:
+def test_an_invalid_time_is_refused_by_name(driver: Driver, at: int) -> None:
     assert str(at) in str(driver.try_commit(Changes(seen=[(1, bytes(16), at)])))
     assert driver.seen(1) == driver.seen(2) == []
 

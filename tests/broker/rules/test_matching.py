@@ -234,12 +234,12 @@ def test_a_matcher_that_has_lost_all_that_looks_needs_no_view() -> None:
         assert described(made.match(None)) == ["true"]
 
 
-def test_without_a_view_rules_that_look_are_not_asked() -> None:
+def test_without_a_view_rules_that_read_the_message_are_not_evaluated() -> None:
     with pytest.raises(AssertionError):
         matcher(s=sql("a = 1")).match(None)
 
 
-def test_the_copies_may_be_kept_and_changed_by_whoever_asked() -> None:
+def test_the_returned_copies_may_be_kept_and_changed_by_the_caller() -> None:
     made = matcher(s=TRUE)
     made.match(None).clear()
     made.match(view()).clear()
@@ -274,7 +274,9 @@ def test_parameters_that_are_equal_but_of_other_types_make_other_filters(first: 
     [(sql("a = = 1"), "SqlFilter"), (RuleDefinition(action="SET a = = 1"), "Action")],
     ids=["filter", "action"],
 )
-def test_a_rule_that_is_no_sql_is_refused_with_a_caret_and_changes_nothing(rule: RuleDefinition, setting: str) -> None:
+def test_a_rule_with_invalid_sql_is_refused_with_a_caret_and_changes_nothing(
+    rule: RuleDefinition, setting: str
+) -> None:
     made = matcher(s=sql("a = 1"))
     for refuse in (
         lambda: check_rule(rule),

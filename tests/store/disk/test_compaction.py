@@ -128,7 +128,7 @@ def test_a_few_remaining_messages_are_moved_so_that_their_segments_are_freed(sto
         store.reopen()
 
 
-def test_a_backlog_that_most_of_goes_later_is_looked_at_again(store: Driver, tmp_path: Path) -> None:
+def test_a_backlog_that_is_mostly_removed_later_is_compacted_then(store: Driver, tmp_path: Path) -> None:
     backlog = [filled(number) for number in range(1, 1201)]
     for at in range(0, 1200, 20):
         store.append(1, *backlog[at : at + 20])

@@ -176,9 +176,7 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
     driver.store.close()
 
 
-def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_waiting_changes_fit_into_a_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(file: Path) -> sqlite3.Connection:
         connection = sqlite_file.connect_writer(file)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000_000)
@@ -213,7 +211,7 @@ def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough to be looked at " * 100, b"short"])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_unchanged(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "peeklock.db"
     file.write_bytes(content)
     with pytest.raises(StoreError, match="is not a database"):
@@ -254,7 +252,7 @@ def test_the_file_has_an_application_id_and_closing_leaves_no_wal(sqlite: Driver
     assert {file.name for file in (tmp_path / "data").iterdir()} == left
 
 
-def test_callbacks_run_on_close_when_the_loop_no_longer_takes_them(tmp_path: Path) -> None:
+def test_callbacks_run_on_close_if_the_event_loop_is_closed(tmp_path: Path) -> None:
     def closed(callback: Callable[[], None]) -> None:
         raise RuntimeError("Event loop is closed")
 
@@ -294,7 +292,7 @@ def test_an_entity_number_out_of_range_is_refused_by_name(sqlite: Driver) -> Non
         assert str(id) in str(sqlite.try_commit(Changes(entities={id: entity(id)})))
 
 
-def test_a_session_id_that_is_no_text_is_refused(sqlite: Driver) -> None:
+def test_a_session_id_that_is_not_text_is_refused(sqlite: Driver) -> None:
     sqlite.create(1)
     assert sqlite.try_commit(Changes(appends=[(1, message(1, session_id="\ud800"))])) is not None
     assert sqlite.try_commit(Changes(session_states=[(1, "\ud800", b"state", 5)])) is not None

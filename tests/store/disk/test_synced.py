@@ -39,7 +39,7 @@ def test_a_file_with_any_flipped_bit_is_ignored(synced: Synced, tmp_path: Path) 
     assert synced.read() == 0
 
 
-def test_what_a_power_cut_left_behind_it_is_ignored(synced: Synced, tmp_path: Path) -> None:
+def test_bytes_after_the_record_from_a_power_cut_are_ignored(synced: Synced, tmp_path: Path) -> None:
     with (tmp_path / NAME).open("ab") as file:
         file.write(b"noise")
     assert synced.read() == 7
