@@ -125,13 +125,13 @@ class Profile:
     name: str
     max_message_bytes: int
     max_deleted_messages: int
-    """The most messages that one request deletes."""
+    """The maximum number of messages that one request deletes."""
     max_entities: int
-    """The most queues and topics together."""
+    """The maximum number of queues and topics together."""
     max_subscriptions: int
-    """The most subscriptions of a topic."""
+    """The maximum number of subscriptions of a topic."""
     max_sql_filters: int
-    """The most SQL filters of all subscriptions of a topic together."""
+    """The maximum number of SQL filters of all subscriptions of a topic together."""
     max_correlation_filters: int
     """The most correlation filters of all subscriptions of a topic together."""
 

@@ -77,7 +77,7 @@ def ensure_certificates_in_process(folder: Path, hosts: Sequence[str], *, now: d
     if not _Files(folder / "tls").are_valid(_names_to_certify(hosts), moment):
         command = [sys.executable, "-m", "peeklock.server.certificates", str(folder), moment.isoformat(), *hosts]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return ensure_certificates(folder, hosts, now=moment)  # finds them, or fails with the reason
+    return ensure_certificates(folder, hosts, now=moment)  # finds the new ones, or raises the error of the child
 
 
 def server_context(certificate: Path, key: Path, client_authority: Path | None = None) -> ssl.SSLContext:

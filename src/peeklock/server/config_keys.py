@@ -44,7 +44,7 @@ class Thing(StrEnum):
 
 
 class Value(StrEnum):
-    """Values that are no objects with keys of their own."""
+    """The types of values in the file, except objects that have their own table of keys."""
 
     TEXT = "text"
     ENTITY_NAME = "the name of a queue or topic"

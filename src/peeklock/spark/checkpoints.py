@@ -61,7 +61,7 @@ def durable_offset(folder: str | Folder, options: Options | Mapping[str, str]) -
 
 
 def batches_done(folder: str | Folder) -> int:
-    """Return the highest number of a completed batch in the checkpoint plus one; Spark removes old ones."""
+    """Return the number after the highest completed batch in the checkpoint. Spark removes the records of old batches."""
     return max(_batches(_opened(folder) if isinstance(folder, str) else folder, "commits"), default=-1) + 1
 
 

@@ -221,7 +221,8 @@ class Claims:
             raise ClaimLost.of(missing, self.start.entity)
 
     def _pages(self, wanted: Ranges, session_id: str | None) -> Iterator[tuple[list[bytes], Ranges, Ranges]]:
-        """Return messages, the missing numbers and the remaining numbers. Requests one page ahead."""
+        """Yield for each page its messages, the missing numbers, and the numbers that remain to be read. Pages are
+        requested ahead."""
         asked: deque[tuple[Ranges, Asked]] = deque()
         left = unasked = wanted
         while left:

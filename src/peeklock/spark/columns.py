@@ -300,7 +300,7 @@ class Columns:
                             elif index == _EXPIRY:
                                 expiry = whole_number(value)
                     if i != end:
-                        raise DecodeError("the properties do not fill exactly their size")
+                        raise DecodeError("the size of the properties does not match their content")
             elif code == APPLICATION_PROPERTIES:
                 if self._reads_map:
                     self.maps.read(data, at + 3, end, row)

@@ -146,7 +146,7 @@ class Head:
             if slot >= 0:
                 self._set(slot, value)
         if i != end:
-            raise DecodeError("the annotations do not fill exactly their size")
+            raise DecodeError("the size of the annotations does not match their content")
 
     def _set(self, slot: int, value: Any) -> None:
         """Store a value: a number for a column of numbers, text for a column of text."""

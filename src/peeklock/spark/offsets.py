@@ -84,7 +84,7 @@ class Offset:
     claim: str
     batch: int = 0
     size: int = 0
-    """The bytes of its messages."""
+    """The size of its messages in bytes."""
     claimed: Ranges = field(default_factory=list)
     sessions: Mapping[str, Ranges] = field(default_factory=dict)
     """Numbers by session, for an entity with sessions; `claimed` is then empty."""

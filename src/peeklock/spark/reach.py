@@ -134,7 +134,7 @@ class Reach:
         if session_id is not None:
             body["session-id"] = session_id
         if not bodies:
-            body["omit-message-body"] = True  # where the service can do it
+            body["omit-message-body"] = True  # a service without this option ignores it
         return self.ask("peek-message", body)
 
     def peeked(self, asked: Asked) -> list[bytes]:

@@ -192,7 +192,7 @@ _ZEROS: dict[type, Value] = {int: 0, timedelta: timedelta()}
 
 
 def negate(value: Operand) -> Value:
-    """Return the value with the sign `-`."""
+    """Return the negated value, with the type that `0 - value` has."""
     if type(value) is float:
         # A float zero has a sign, which a subtraction from zero would lose.
         return -value
