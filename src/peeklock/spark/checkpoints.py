@@ -61,7 +61,7 @@ def durable_offset(folder: str | Folder, options: Options | Mapping[str, str]) -
 
 
 def batches_done(folder: str | Folder) -> int:
-    """Return the number after the highest completed batch in the checkpoint. Spark removes the records of old batches."""
+    """Return the number after the highest completed batch in the checkpoint. Spark removes records of old batches."""
     return max(_batches(_opened(folder) if isinstance(folder, str) else folder, "commits"), default=-1) + 1
 
 
