@@ -88,7 +88,7 @@ class FlowFields:
 
 
 class _AfterLast(NamedTuple):
-    """The fields of a disposition from settled on."""
+    """The fields of a disposition after `last`."""
 
     settled: bool
     state: Any

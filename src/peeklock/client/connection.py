@@ -280,7 +280,7 @@ class Connection:
         while not done():
             left = deadline - time.monotonic()
             if left <= 0 and has_looked:
-                raise Timeout(f"{what} did not come within {seconds:g} seconds")
+                raise Timeout(f"{what} did not arrive within {seconds:g} seconds")
             try:
                 self.turn(left)
                 has_looked = True

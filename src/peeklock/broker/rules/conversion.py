@@ -83,7 +83,7 @@ def moment(milliseconds: int) -> datetime:
 
 
 def in_utc(value: datetime) -> datetime:
-    """Return the time; if it has no time zone, with the time zone UTC."""
+    """Return the time. A time without a time zone gets the time zone UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 

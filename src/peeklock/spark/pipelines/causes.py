@@ -123,7 +123,7 @@ def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
 
 
 def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFrame:
-    """Find the facts that best separate the failed messages of each entity and reason from the others. Runs at once.
+    """Find the facts that best separate the failed messages of each entity and reason from other messages. Runs at once.
 
     Failed messages are compared with others of the same queue or topic: see `successful`. Spark counts the facts and
     returns only frequent ones, which are few: at most ten values of a name.
@@ -207,7 +207,7 @@ def _frequent(counted: DataFrame) -> DataFrame:
     same = Window.partitionBy("sent_to", "kind", "name", "says", "value")
     is_compared = F.max(has_failed & frequent).over(same)
     matters = F.when(has_failed | ~is_value, frequent).otherwise(is_compared)
-    # First drop the rows that the window cannot change, as it sorts.
+    # The window sorts its rows, so rows that it cannot change are dropped first.
     known = counted.where(frequent | (~has_failed & is_value))
     return known.withColumn("matters", matters).where("matters").drop("matters")
 
