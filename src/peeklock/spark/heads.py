@@ -33,7 +33,7 @@ NUMBERS_AT: Final = (0, 8 + len(_TO_ENQUEUED))
 ACTIVE: Final = _TO_STATE + bytes(1)
 """The end of MARKS, which the annotations of a received message do not have."""
 FIRST: Final = _TO_FIRST
-"""What follows MARKS in the annotations of a copy, before a number of eight bytes."""
+"""The bytes after MARKS in the annotations of a copy, before a number of eight bytes."""
 
 
 def _opening(size: int, entries: int) -> bytes:

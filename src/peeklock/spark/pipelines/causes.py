@@ -123,9 +123,9 @@ def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
 
 
 def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFrame:
-    """Find the facts that best separate the failed messages of each entity and reason from other messages. Runs at once.
+    """Find the facts that best separate the failed messages of each entity and reason from other messages.
 
-    Failed messages are compared with others of the same queue or topic: see `successful`. Spark counts the facts and
+    The Spark job runs during the call. Failed messages are compared with others of the same queue or topic: see `successful`. Spark counts the facts and
     returns only frequent ones, which are few: at most ten values of a name.
     """
     counted = _counted(_union(failed, others), (_HAS_FAILED, *GROUP))
