@@ -125,8 +125,8 @@ def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
 def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFrame:
     """Find the facts that best separate the failed messages of each entity and reason from other messages.
 
-    The Spark job runs during the call. Failed messages are compared with others of the same queue or topic: see `successful`. Spark counts the facts and
-    returns only frequent ones, which are few: at most ten values of a name.
+    The Spark job runs during the call. Failed messages are compared with others of the same queue or topic: see
+    `successful`. Spark counts the facts and returns only frequent ones, which are few: at most ten values of a name.
     """
     counted = _counted(_union(failed, others), (_HAS_FAILED, *GROUP))
     rows = _frequent(counted).collect()
