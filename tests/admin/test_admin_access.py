@@ -55,7 +55,7 @@ def test_an_invalid_token_is_refused_with_the_reason(port: int, token: str, said
     assert said in answer.detail
 
 
-def test_a_token_that_was_forged_or_has_run_out_is_refused(port: int) -> None:
+def test_a_forged_or_expired_token_is_refused(port: int) -> None:
     assert "signature does not match" in AtomClient(port, key="wrong").get("/a").detail
     atom = AtomClient(port)
     assert "has expired: it was valid until 2" in atom.get("/a", Authorization=atom.token(expires_in=-600)).detail

@@ -168,7 +168,7 @@ def test_missing_keys_of_a_new_rule_are_generated() -> None:
     assert len(first.primary_key) == 44
 
 
-def test_keys_that_are_not_given_stay_as_they_were() -> None:
+def test_missing_keys_are_unchanged() -> None:
     known = AuthorizationRule(name="k", primary_key="one", rights=frozenset({Right.SEND}))
     (rule,) = read(KEYLESS, former=QueueDefinition(name="q", authorization_rules=(known,)))["authorization_rules"]
     assert (rule.primary_key, rule.secondary_key, rule.rights) == ("one", None, {Right.LISTEN})

@@ -160,7 +160,7 @@ def test_a_rule_is_written_in_the_form_that_clients_look_for() -> None:
     )
 
 
-def test_a_rule_that_lets_everything_pass_is_written_with_its_expression() -> None:
+def test_a_rule_that_matches_every_message_is_written_with_its_expression() -> None:
     assert written(RuleDefinition()) == (
         '<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression>'
         "<CompatibilityLevel>20</CompatibilityLevel></Filter>"
@@ -198,7 +198,7 @@ def test_a_rule_that_lets_everything_pass_is_written_with_its_expression() -> No
         (timedelta(seconds=-1.5), "duration", "-PT1.5S"),
     ],
 )
-def test_a_value_is_written_with_its_type_and_read_as_it_was(value: PropertyValue, kind: str, text: str) -> None:
+def test_a_value_is_written_with_its_type_and_read_unchanged(value: PropertyValue, kind: str, text: str) -> None:
     before = RuleDefinition(
         name="r", filter_kind=FilterKind.CORRELATION, correlation=CorrelationFilter(properties={"p": value})
     )

@@ -325,7 +325,7 @@ def test_invalid_settings_are_refused_with_the_reason(news: AtomClient, path: st
     assert "Traceback" not in answer.text
 
 
-def test_the_size_of_a_message_cannot_be_set_in_a_version_that_does_not_know_it(atom: AtomClient) -> None:
+def test_the_maximum_message_size_cannot_be_set_in_a_version_without_it(atom: AtomClient) -> None:
     sized = queue("<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes>")
     answer = atom.put("/orders?api-version=2017-04", sized)
     assert answer.status == 400
@@ -364,7 +364,7 @@ def test_a_body_may_be_packed_but_not_to_hide_its_size(atom: AtomClient) -> None
     ("method", "path"),
     [("POST", "/queue"), ("PATCH", "/queue"), ("PUT", "/$namespaceinfo"), ("DELETE", "/$Resources/queues")],
 )
-def test_a_method_that_is_not_known_is_refused(atom: AtomClient, method: str, path: str) -> None:
+def test_an_unknown_method_is_refused(atom: AtomClient, method: str, path: str) -> None:
     answer = atom.ask(method, path, queue())
     assert answer.status == 405
     assert method in answer.detail
@@ -552,7 +552,7 @@ def test_a_request_for_an_unknown_entity_logs_no_warning(atom: AtomClient, caplo
     assert [record.levelno for record in refusals(caplog)] == [logging.INFO]
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(
+def test_the_broker_does_not_wait_for_a_missing_body(
     atom: AtomClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("peeklock.admin.service.BODY_SECONDS", 0.05)

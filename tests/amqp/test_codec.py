@@ -154,7 +154,7 @@ def test_recorded_bytes_are_read_up_to_their_end(recorded: str, value: Any) -> N
 
 
 @given(values)
-def test_every_value_survives_the_way_to_bytes_and_back(value: Any) -> None:
+def test_every_value_is_encoded_and_decoded_unchanged(value: Any) -> None:
     data = encode_value(value)
     decoded, end = decode_value(data)
     assert same(decoded, value)

@@ -375,7 +375,7 @@ def test_the_tables_of_known_forms_stay_bounded() -> None:
     assert all(len(form) <= fast_decoders._MEMO_LENGTH for form in fast_decoders._transfer_forms)
 
 
-def test_what_clients_send_is_known_before_anyone_sends_it() -> None:
+def test_forms_that_clients_send_are_known_in_advance() -> None:
     accepted = b"\x41" + Accepted().encode() + b"\x42"
     assert fast_decoders._disposition_forms[accepted].state == Accepted()
     assert fast_decoders._transfer_forms[fast_encoders._AFTER_TAG[False]].settled is False

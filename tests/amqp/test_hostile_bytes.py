@@ -79,7 +79,7 @@ def test_a_value_with_bytes_changed_gives_a_value_or_a_decode_error(decode: Deco
     assert outcome(bytes(octets), decode)
 
 
-def test_nothing_at_all_is_refused() -> None:
+def test_empty_input_is_refused() -> None:
     assert refusal(b"") == "the bytes end within a value"
 
 

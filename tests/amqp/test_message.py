@@ -72,7 +72,7 @@ def test_recorded_bytes_read_as_the_message() -> None:
 
 
 @given(messages())
-def test_every_message_survives_the_way_to_bytes_and_back(message: Message) -> None:
+def test_every_message_is_encoded_and_decoded_unchanged(message: Message) -> None:
     again = Message.decode(message.encode())
     for name in Message.__slots__:
         assert same(getattr(again, name), getattr(message, name)), name
@@ -119,7 +119,7 @@ def test_sections_are_found_in_any_order() -> None:
         ("amqp:footer:map", {Symbol("k"): 1}, Message(footer={"k": 1})),
     ],
 )
-def test_sections_are_known_by_their_symbolic_names(name: str, value: Any, expected: Message) -> None:
+def test_sections_are_decoded_by_their_symbolic_names(name: str, value: Any, expected: Message) -> None:
     assert Message.decode(encode_value(Described(Symbol(name), value))) == expected
 
 

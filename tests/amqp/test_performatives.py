@@ -189,7 +189,7 @@ def test_a_composite_reads_itself_back(code: int, value: Composite, recorded: st
 
 
 @EVERY_COMPOSITE
-def test_a_composite_is_known_by_its_symbolic_name_too(code: int, value: Composite, recorded: str) -> None:
+def test_a_composite_is_decoded_by_its_symbolic_name_too(code: int, value: Composite, recorded: str) -> None:
     name = encode_value(Symbol(f"amqp:{value.NAME}:list"))
     full_code = b"\x80" + code.to_bytes(8, "big")
     body = value.encode()[3:]
@@ -339,7 +339,7 @@ def test_a_message_id_keeps_its_type(message_id: Any) -> None:
     assert same(properties.correlation_id, message_id)
 
 
-def test_unknown_described_values_stay_as_they_are() -> None:
+def test_unknown_described_values_are_unchanged() -> None:
     state = Described(Symbol("com.example:state:list"), [Int(1)])
     assert same(decoded(encode_value(state)), state)
     assert same(decoded(Disposition(role=True, first=0, state=state).encode()).state, state)
@@ -428,7 +428,7 @@ def test_a_field_that_cannot_be_written_is_named(value: Composite, reason: str) 
     assert reason in raised.value.description
 
 
-def test_a_composite_may_stand_wherever_a_value_may() -> None:
+def test_a_composite_may_be_in_place_of_any_value() -> None:
     assert encode_value([Accepted()]) == bytes.fromhex("c0 05 01 00532445")
 
 

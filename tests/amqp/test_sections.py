@@ -253,7 +253,7 @@ def test_a_section_is_replaced_in_its_place() -> None:
     assert replaced.data == [b"body"]
 
 
-def test_a_section_that_was_not_there_goes_in_front() -> None:
+def test_a_missing_section_is_inserted_at_the_front() -> None:
     found = scan(Message(data=[b"body"]).encode())
     replaced = Message.decode(replace_section(found.bare, found.properties, Properties(message_id="new").encode()))
     assert replaced.properties == Properties(message_id="new")

@@ -120,7 +120,7 @@ def element(text: str, **attributes: str) -> Element:
 
 
 @pytest.mark.parametrize("text", ["a < b & c > d", 'say "it"', "line\r\nend\ttab", "emoji \U0001f600", "]]>"])
-def test_a_text_that_is_written_is_read_as_it_was(text: str) -> None:
+def test_a_written_text_is_read_unchanged(text: str) -> None:
     read = fromstring(to_text(element(text, b=text)))
     assert (read.text, read.get("b")) == (text, text)
 

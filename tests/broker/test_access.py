@@ -111,7 +111,7 @@ def test_a_token_is_accepted_in_every_spelling(keys: Keys, sdk: str) -> None:
     assert grant.owner == ""
 
 
-def test_the_signature_is_over_the_text_as_it_was_sent(keys: Keys) -> None:
+def test_the_signature_covers_the_transmitted_text(keys: Keys) -> None:
     text = token("sb://host/orders", encode=lower_hex)
     assert "%3a" in text
     keys.verify(text, "sb://host/orders", NOW)
@@ -150,7 +150,7 @@ def test_an_entity_s_rule_is_unknown_elsewhere(keys: Keys) -> None:
     assert "signature" in refusal(keys, token("sb://host/", SENDER), "sb://host/")
 
 
-def test_an_entity_s_own_rule_goes_before_one_of_the_namespace_with_the_same_name(keys: Keys) -> None:
+def test_an_entitys_own_rule_precedes_one_of_the_namespace_with_the_same_name(keys: Keys) -> None:
     keys.set("", (ROOT, AuthorizationRule(name="sender", primary_key="other", rights=frozenset({Right.LISTEN}))))
     assert keys.verify(token("orders", SENDER), "orders", NOW).rights == {Right.SEND}
     assert keys.verify(token("orders", SENDER, key="other"), "orders", NOW).rights == {Right.LISTEN}
@@ -179,7 +179,7 @@ def test_an_unknown_rule_is_refused_in_the_same_words(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, -3600])
-def test_a_token_that_has_run_out_is_refused(keys: Keys, seconds: int) -> None:
+def test_an_expired_token_is_refused(keys: Keys, seconds: int) -> None:
     assert "expired" in refusal(keys, token("orders", expiry=NOW // 1000 + seconds), "orders")
 
 
@@ -194,7 +194,7 @@ def test_the_error_for_an_expired_token_has_its_expiry(keys: Keys) -> None:
     assert said == "The token has expired: it was valid until 2023-11-14T22:13:20Z."
 
 
-def test_a_grace_lets_a_token_hold_for_longer(keys: Keys) -> None:
+def test_a_grace_period_extends_a_token(keys: Keys) -> None:
     text = token("orders", expiry=NOW // 1000)
     keys.verify(text, "orders", NOW + 59_999, 60_000)
     with pytest.raises(InvalidToken, match="expired"):
@@ -333,7 +333,7 @@ def test_the_namespace_s_rule_covers_all_entities(keys: Keys) -> None:
         grants.check(path, path, Right.SEND, NOW)
 
 
-def test_a_grant_that_has_run_out_is_missed_as_such() -> None:
+def test_an_expired_grant_is_reported_as_expired() -> None:
     grants = Grants()
     grants.add(grant("orders", Right.SEND, expires_at=NOW))
     with pytest.raises(Unauthorized, match="expired"):
@@ -390,7 +390,7 @@ class Watcher:
         self.heard.append(path)
 
 
-def test_connections_hear_where_rules_changed(keys: Keys) -> None:
+def test_connections_are_notified_of_changed_rules(keys: Keys) -> None:
     watcher = Watcher()
     keys.watchers.add(watcher)
     keys.set("Orders", (SENDER, LISTENER))  # as they were

@@ -77,7 +77,7 @@ def test_all_together_hold_no_more_than_twice_the_limit() -> None:
     assert fill(bench.connect("one more", "rule 1"), step=1000) > 0
 
 
-def test_those_that_were_refused_hear_when_others_give_back() -> None:
+def test_refused_callers_are_notified_when_memory_is_released() -> None:
     bench = Bench()
     first, second = bench.connect("first"), bench.connect("second")
     fill(first)

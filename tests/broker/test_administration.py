@@ -335,7 +335,7 @@ def test_no_limit_is_the_longest_that_the_profile_allows() -> None:
         assert world.queue(path).definition.default_message_ttl_ms == HOUR
 
 
-def test_the_well_known_key_is_refused_where_others_could_use_it() -> None:
+def test_the_well_known_key_is_refused_on_reachable_addresses() -> None:
     world = start(queue())
     rule = AuthorizationRule(name="mine", primary_key="x", secondary_key=DEFAULT_KEY, rights=frozenset({Right.SEND}))
     world.administration.allows_default_key = False
@@ -368,7 +368,7 @@ def test_there_are_as_many_queues_and_topics_as_the_profile_allows() -> None:
     create(world, queue("x"))
 
 
-def test_entities_on_their_way_to_the_store_count_too() -> None:
+def test_entities_being_stored_count_too() -> None:
     world = start(queue(), profile=limited(max_entities=2))
     outcomes = begin(world.administration.create_queue, queue("r"))
     with pytest.raises(QuotaExceeded):
@@ -767,7 +767,7 @@ def test_numbers_are_not_given_again_after_a_restart_in_the_middle_of_the_purge(
     assert world.bodies("t/Subscriptions/a") == world.bodies("t/Subscriptions/b") == ["y" * 1000]
 
 
-def test_a_deletion_that_could_not_be_stored_leaves_everything_as_it_was() -> None:
+def test_a_deletion_that_could_not_be_stored_changes_nothing() -> None:
     store = FlakyStore()
     world = start(queue(), topic("t", "a"), store=store)
     world.send("one")
@@ -838,7 +838,7 @@ def test_a_deleted_entity_leaves_no_timer() -> None:
 
 @pytest.mark.parametrize("how", ["complete", "abandon", "defer", "dead_letter"])
 @pytest.mark.parametrize("first", ["settlement", "deletion"])
-def test_a_settlement_on_its_way_does_not_disturb(how: str, first: str) -> None:
+def test_a_pending_settlement_does_not_prevent_a_deletion(how: str, first: str) -> None:
     store = FlakyStore()
     world = start(queue("other"), queue(), store=store)
     world.send("one", "two")
@@ -866,7 +866,7 @@ def test_a_settlement_on_its_way_does_not_disturb(how: str, first: str) -> None:
     world.check()
 
 
-def test_a_send_on_its_way_does_not_disturb() -> None:
+def test_a_pending_send_does_not_prevent_a_deletion() -> None:
     store = FlakyStore()
     world = start(queue("other"), queue(), store=store)
     old = world.queue()
@@ -915,7 +915,7 @@ def test_messages_do_not_expire_while_it_is_being_deleted() -> None:
     world.check()
 
 
-def test_locks_do_not_run_out_while_it_is_being_deleted() -> None:
+def test_locks_do_not_expire_during_the_deletion_of_their_entity() -> None:
     store = FlakyStore()
     world = start(queue("other"), queue(max_delivery_count=1), store=store)
     world.send("one")
@@ -976,7 +976,7 @@ def test_waiting_receivers_are_served_when_the_deletion_fails() -> None:
     assert receiver.bodies == ["one"]
 
 
-def test_locks_run_out_again_when_the_deletion_fails() -> None:
+def test_locks_expire_again_when_the_deletion_fails() -> None:
     store = FlakyStore()
     world = start(queue(), store=store)
     world.send("ran out", "runs out")
@@ -1058,7 +1058,7 @@ def test_a_pending_session_settlement_fails_when_the_queue_is_deleted() -> None:
     assert world.namespace._machinery.budget.used == 0
 
 
-def test_reads_on_their_way_do_not_disturb() -> None:
+def test_pending_reads_do_not_prevent_a_deletion() -> None:
     store = FlakyStore()
     world = start(queue("other"), queue(), store=store)
     world.send("1", "2", "3")

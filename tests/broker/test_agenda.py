@@ -107,7 +107,7 @@ def test_the_owner_is_notified_of_an_earlier_next_action(agenda: Agenda) -> None
     assert heard == [1050, 1040]
 
 
-def test_the_cancelled_are_not_kept_until_their_time(agenda: Agenda) -> None:
+def test_cancelled_appointments_are_removed_before_their_time(agenda: Agenda) -> None:
     kept = agenda.at(5000, lambda: None)
     for _ in range(100_000):
         agenda.at(10**15, lambda: None).cancel()

@@ -167,7 +167,7 @@ def test_only_one_page_is_requested_at_a_time() -> None:
     assert len(bench.store.reads) == 1
 
 
-def test_messages_that_arrive_while_a_page_is_on_its_way_come_once_and_in_order() -> None:
+def test_messages_that_arrive_during_a_page_read_are_delivered_once_and_in_order() -> None:
     bench = Bench(stored=100)
     assert bench.take() is None
     (wanted, done) = bench.store.reads.pop()
@@ -242,7 +242,7 @@ def test_a_queue_can_be_received_from_though_others_have_used_up_the_budget() ->
     assert bench.drain() == list(range(1, 51))
 
 
-def test_messages_that_come_in_reverse_stay_within_the_budget() -> None:
+def test_messages_returned_in_reverse_order_stay_within_the_budget() -> None:
     bench = Bench(budget=10_000, size=700)
     for number in range(60, 0, -1):
         bench.come(number)
@@ -324,7 +324,7 @@ def test_memory_of_messages_that_left_from_the_head_is_given_back_though_nobody_
     assert bench.take() == 2
 
 
-def test_the_next_that_waits_is_known_without_reading() -> None:
+def test_the_next_message_is_known_without_reading() -> None:
     bench = Bench()
     bench.arrive(10)
     taken = [bench.backlog.take() for _ in range(6)]
@@ -380,7 +380,7 @@ def test_messages_returned_to_a_forgotten_entity_are_ignored() -> None:
     assert bench.backlog.take() is None
 
 
-def test_a_page_that_comes_for_a_forgotten_entity_is_not_kept() -> None:
+def test_a_page_read_for_a_forgotten_entity_is_discarded() -> None:
     bench = Bench(stored=3)
     bench.backlog.resume(3, any_stored=True)
     assert bench.backlog.take() is None

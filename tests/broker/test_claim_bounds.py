@@ -52,7 +52,7 @@ def test_a_drain_is_not_answered_during_a_search_for_expired_messages() -> None:
     assert receiver.starvations
 
 
-def test_a_claim_whose_commit_is_on_its_way_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_being_committed_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peeklock.broker.claims.MAX_CLAIMS", 2)
     store = FlakyStore()
     world = World(store=store)

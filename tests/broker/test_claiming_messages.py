@@ -154,7 +154,7 @@ def test_claimed_messages_are_not_delivered(world: World) -> None:
     assert 1 not in receiver.numbers
 
 
-def test_locked_messages_are_not_claimed_and_come_to_their_turn_later(world: World) -> None:
+def test_locked_messages_are_not_claimed_but_can_be_claimed_later(world: World) -> None:
     world.send(*letters(4))
     receiver = Receiver(world, world.queue(), credit=2)
     client = Client(world)
@@ -333,7 +333,7 @@ def test_a_request_that_lingers_is_answered_when_it_has_all(world: World) -> Non
     assert numbers_of(claim) == [1, 2]
 
 
-def test_requests_wait_in_the_order_in_which_they_came(world: World) -> None:
+def test_waiting_requests_are_served_in_order(world: World) -> None:
     first, second = Client(world, name="first"), Client(world, name="second")
     first.ask(1, wait_ms=MINUTE)
     second.ask(1, wait_ms=MINUTE)
@@ -491,7 +491,7 @@ def test_a_claim_that_could_not_be_stored_claims_nothing() -> None:
     world.check()
 
 
-def test_an_end_that_could_not_be_stored_leaves_the_claim_as_it_was() -> None:
+def test_a_failed_end_of_a_claim_does_not_change_it() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send(*letters(3))

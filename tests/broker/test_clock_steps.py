@@ -226,7 +226,7 @@ def test_a_message_that_expired_while_it_was_locked_may_still_be_completed() -> 
 # --- the agenda ---
 
 
-def test_the_two_readings_are_kept_apart() -> None:
+def test_the_two_clocks_are_read_separately() -> None:
     clock = ManualClock(1000)
     agenda = Agenda(clock)
     done: list[str] = []

@@ -311,7 +311,7 @@ def test_a_first_that_fails_after_its_window_does_not_take_the_next_with_it() ->
     world.check()
 
 
-def test_a_transaction_does_not_rely_on_a_message_that_is_still_on_its_way() -> None:
+def test_a_transaction_does_not_rely_on_a_message_that_is_being_stored() -> None:
     store = FlakyStore()
     world = World(detecting(), QueueDefinition(name="source"), store=store)
     world.send("work", to="source")

@@ -76,7 +76,7 @@ class Ids:
         self.ids = EntityIds(highest, self.journal, self.store)
 
 
-def test_an_id_comes_again_only_after_all_others() -> None:
+def test_an_id_is_reused_only_after_all_other_ids() -> None:
     ids = Ids(7).ids
     assert ids.take(3) == [1, 2, 3]
     ids.retire([1, 2, 3])

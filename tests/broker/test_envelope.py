@@ -66,7 +66,7 @@ ADDED = {"x-opt-sequence-number", "x-opt-enqueued-time"}
 # --- in ---
 
 
-def test_the_bare_message_is_kept_as_it_came() -> None:
+def test_the_bare_message_is_stored_unchanged() -> None:
     bare = Message(
         properties=properties(subject="s"), application_properties={"n": 1, "text": "t"}, data=[b"body"]
     ).encode()
@@ -86,7 +86,7 @@ def test_the_bare_message_is_kept_as_it_came() -> None:
         BODY + b"\x00\x53\x78\xc1\x01\x00",  # with a footer
     ],
 )
-def test_every_kind_of_body_is_kept_as_it_came(body: bytes) -> None:
+def test_every_kind_of_body_is_stored_unchanged(body: bytes) -> None:
     written = Message(properties=properties()).encode()
     assert read_incoming(written + body, False).bare == written + body
 
@@ -211,7 +211,7 @@ def test_a_binary_session_id_is_decoded_as_a_string() -> None:
     assert found.data == [b"body"]
 
 
-def test_a_session_id_in_binary_stays_as_it_came_where_there_are_no_sessions() -> None:
+def test_a_binary_session_id_is_unchanged_without_sessions() -> None:
     assert read_incoming(with_group_id(b"s"), False).bare == with_group_id(b"s")
 
 
@@ -432,7 +432,7 @@ def test_delivery_annotations_behind_other_sections_are_found() -> None:
     assert delivered(stored(annex=incoming.annex)).delivery_annotations == {"late": 1}
 
 
-def test_beside_other_things_the_delivery_annotations_are_kept() -> None:
+def test_delivery_annotations_are_stored_with_other_values() -> None:
     sent = Message(
         header=Header(priority=9),
         delivery_annotations={Symbol("mine"): 1},
@@ -454,7 +454,7 @@ def test_a_lock_token_that_a_sender_wrote_is_not_kept_and_no_annotations_cost_no
     assert sent_with({}).annex is None
 
 
-def test_an_annex_without_delivery_annotations_is_as_it_was() -> None:
+def test_an_annex_without_delivery_annotations_is_unchanged() -> None:
     assert len(decode_value(Annex(priority=1).encode())[0]) == 7
     assert Annex.decode(Annex(priority=1).encode()) == Annex(priority=1)
 
@@ -568,7 +568,7 @@ UNREADABLE = b"\x00\x53\x73\xc0\x05\x01\xa1\x10ab"
 """A properties section with one field, whose size is beyond the end of the section."""
 
 
-def test_properties_that_nobody_can_read_are_refused_and_no_obstacle_in_what_is_kept() -> None:
+def test_unreadable_properties_are_refused_in_a_send_and_accepted_in_a_stored_message() -> None:
     bare = UNREADABLE + BODY
     with pytest.raises(InvalidMessage):
         read_incoming(bare, False)
@@ -578,7 +578,7 @@ def test_properties_that_nobody_can_read_are_refused_and_no_obstacle_in_what_is_
     assert identity_of(bare) == identity_of(UNREADABLE + BODY + BODY) != identity_of(UNREADABLE[:-1] + b"c" + BODY)
 
 
-def test_what_stands_for_a_session_id_is_taken_whatever_it_is() -> None:
+def test_a_session_id_may_be_a_string_or_binary() -> None:
     assert session_of(Message(properties=properties(group_id="g")).encode()) == b"g"
     assert session_of(with_group_id(b"g")) == b"g"
     assert session_of(Message(properties=properties()).encode()) == b""

@@ -65,7 +65,7 @@ def by_scan(payload: bytes) -> list[Any] | None:
 
 
 @given(MESSAGES)
-def test_a_message_that_is_read_the_short_way_reads_as_by_the_scan(message: Message) -> None:
+def test_the_fast_path_reads_a_message_as_the_scan_does(message: Message) -> None:
     payload = message.encode()
     usual = short(payload)
     if usual is not None:
@@ -73,7 +73,7 @@ def test_a_message_that_is_read_the_short_way_reads_as_by_the_scan(message: Mess
 
 
 @given(MESSAGES, st.data())
-def test_damaged_bytes_are_never_read_the_short_way_when_the_scan_refuses_them(message: Message, data: Any) -> None:
+def test_the_fast_path_refuses_damaged_bytes_that_the_scan_refuses(message: Message, data: Any) -> None:
     payload = bytearray(message.encode())
     payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(payload[: data.draw(st.integers(0, len(payload)))])
@@ -113,7 +113,7 @@ def test_a_field_of_any_kind_reads_as_by_the_scan(code: int, count: int) -> None
 
 
 @pytest.mark.parametrize("size", [10, 1000])
-def test_a_plain_message_goes_the_short_way(size: int) -> None:
+def test_a_plain_message_is_read_by_the_fast_path(size: int) -> None:
     message = Message(header=Header(durable=True, ttl=5000), properties=Properties(message_id="x"), data=[bytes(size)])
     usual = short(message.encode())
     assert usual is not None

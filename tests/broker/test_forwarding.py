@@ -151,7 +151,7 @@ def test_a_forwarded_message_has_a_new_number_and_keeps_its_first_one() -> None:
     assert told == [(1, None), (2, 1), (3, 2), (4, 1), (5, 2)]
 
 
-def test_all_else_in_a_message_is_kept() -> None:
+def test_other_parts_of_a_forwarded_message_are_unchanged() -> None:
     world = pair()
     sent = Message(
         header=Header(priority=7),
@@ -362,7 +362,7 @@ def test_transfer_dead_letters_of_one_commit_are_logged_once(caplog: pytest.LogC
     assert "could not be found" in fields["reason"]
 
 
-def test_a_message_whose_properties_cannot_be_read_is_forwarded_all_the_same() -> None:
+def test_a_message_with_unreadable_properties_is_forwarded() -> None:
     world = World(queue("q", "to"), queue("to", default_message_ttl_ms=MINUTE, requires_duplicate_detection=True))
     malformed = b"\x00\x53\x73\xc0\x05\x01\xa1\x10ab" + b"\x00\x53\x75\xa0\x01x"
     assert world.send_together(Incoming(malformed, None, None, None, None)) == [None]
@@ -437,7 +437,7 @@ def test_forwarding_can_be_switched_off_and_on() -> None:
     world.check()
 
 
-def test_who_receives_when_forwarding_is_set_can_hear_that_it_must_go() -> None:
+def test_consumers_are_notified_when_forwarding_is_set() -> None:
     world = World(queue("q"), queue("to"))
     refusals: list[str] = []
 
@@ -578,7 +578,7 @@ def held_on_the_way() -> tuple[World, FlakyStore]:
     return world, store
 
 
-def test_a_message_on_its_way_arrives_though_the_source_is_deleted() -> None:
+def test_a_message_being_forwarded_arrives_although_the_source_is_deleted() -> None:
     world, store = held_on_the_way()
     outcomes: list[BrokerError | None] = []
     world.administration.delete_queue("q", outcomes.append)
@@ -590,7 +590,7 @@ def test_a_message_on_its_way_arrives_though_the_source_is_deleted() -> None:
     world.check()
 
 
-def test_a_message_whose_forward_fails_goes_with_the_source_that_is_deleted() -> None:
+def test_a_message_whose_forward_fails_is_deleted_with_its_source() -> None:
     world, store = held_on_the_way()
     assert store.held is not None
     outcomes: list[BrokerError | None] = []
@@ -604,7 +604,7 @@ def test_a_message_whose_forward_fails_goes_with_the_source_that_is_deleted() ->
     world.check()
 
 
-def test_a_source_that_is_spared_goes_on_forwarding() -> None:
+def test_a_source_whose_deletion_failed_continues_forwarding() -> None:
     world, store = held_on_the_way()
     outcomes: list[BrokerError | None] = []
     world.administration.delete_queue("q", outcomes.append)
@@ -622,7 +622,7 @@ def test_a_source_that_is_spared_goes_on_forwarding() -> None:
     world.check()
 
 
-def test_a_message_on_its_way_goes_with_the_target_that_is_deleted() -> None:
+def test_a_message_being_forwarded_is_deleted_with_its_destination() -> None:
     world, store = held_on_the_way()
     outcomes: list[BrokerError | None] = []
     world.administration.delete_queue("to", outcomes.append)
@@ -718,7 +718,7 @@ def test_hops_are_counted_over_a_restart() -> None:
     assert Annex.decode(message.annex).hops == 1
 
 
-def test_nothing_is_forwarded_before_the_target_knows_its_history(disk: AwaitedStore) -> None:
+def test_forwarding_waits_until_the_destination_has_read_its_ids(disk: AwaitedStore) -> None:
     world = World(queue("q"), queue("to", requires_duplicate_detection=True), store=disk)
     world.send("one", to="to")
     world.send("one")
@@ -736,7 +736,7 @@ def test_nothing_is_forwarded_before_the_target_knows_its_history(disk: AwaitedS
     world.check()
 
 
-def test_nothing_is_forwarded_before_the_target_knows_its_sessions(disk: AwaitedStore) -> None:
+def test_forwarding_waits_until_the_destination_has_read_its_sessions(disk: AwaitedStore) -> None:
     world = World(queue("q"), session_queue("s"), store=disk)
     world.send("first", to="s", session_id="x")
     world.send("second", properties=Properties(message_id="m", group_id="x"))

@@ -173,7 +173,7 @@ def test_a_deletion_that_fails_is_tried_again() -> None:
     world.check()
 
 
-def test_it_waits_while_another_change_is_under_way() -> None:
+def test_deletion_on_idleness_waits_for_another_change() -> None:
     store = FlakyStore()
     world = World(queue(), store=store)
     world.advance(IDLE - SECOND)
@@ -223,7 +223,7 @@ def test_a_new_message_and_a_new_rule_are_uses_of_a_subscription() -> None:
     assert not is_there(world, "t/Subscriptions/a")
 
 
-def test_a_receiver_keeps_a_subscription() -> None:
+def test_an_attached_receiver_prevents_deletion_of_a_subscription() -> None:
     world = World(topic("t", short("a")))
     link = AttachedLink(world.subscription("a"))
     world.advance(3 * IDLE)

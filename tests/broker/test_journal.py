@@ -113,7 +113,7 @@ def test_callbacks_run_in_the_order_of_staging(bench: Bench) -> None:
     assert [name for name, _ in bench.outcomes] == list("abcde")
 
 
-def test_much_is_committed_before_its_turn_ends_and_little_is_not(bench: Bench) -> None:
+def test_many_changes_are_committed_before_the_end_of_the_turn_and_few_are_not(bench: Bench) -> None:
     for number in range(MANY_MESSAGES - 1):
         bench.send(str(number))
     bench.journal.commit_if_many()
@@ -155,7 +155,7 @@ def test_an_empty_turn_commits_nothing(bench: Bench) -> None:
     assert bench.journal.idle
 
 
-def test_only_so_many_commits_are_on_their_way_and_the_rest_share_the_next(bench: Bench) -> None:
+def test_the_number_of_pending_commits_is_limited_and_later_changes_share_the_next(bench: Bench) -> None:
     for number in range(10):
         bench.send(str(number))
         bench.turn()
@@ -170,7 +170,7 @@ def test_only_so_many_commits_are_on_their_way_and_the_rest_share_the_next(bench
     assert [name for name, _ in bench.outcomes] == [str(n) for n in range(10)]
 
 
-def test_it_is_idle_when_nothing_is_staged_and_nothing_on_its_way(bench: Bench) -> None:
+def test_the_journal_is_idle_without_staged_changes_and_pending_commits(bench: Bench) -> None:
     assert bench.journal.idle
     bench.send("a")
     assert not bench.journal.idle
@@ -411,7 +411,7 @@ def fail_a_send(bench: Bench, error: StoreError) -> None:
     bench.disk.answer(error) if bench.journal.failure is not None else bench.disk.fail(error)
 
 
-def test_a_failure_is_known_and_logged_once_until_it_is_over(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_reported_and_logged_once_until_it_ends(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     failed: list[int] = []
     bench.journal.on_failed = lambda: failed.append(1)
     for _ in range(3):
@@ -547,7 +547,7 @@ def test_a_callback_for_settled_changes_runs_right_after_staged_and_pending_chan
     assert bench.outcomes[-1] == ("staged", None), "after those who wait for the commit"
 
 
-def test_a_commit_that_is_tried_again_without_its_sends_is_on_its_way_until_it_is_done(bench: Bench) -> None:
+def test_a_commit_retried_without_its_sends_is_pending_until_it_is_done(bench: Bench) -> None:
     called: list[str] = []
     bench.send("refused")
     bench.settle("tried again")

@@ -43,7 +43,7 @@ def test_each_queue_has_its_dead_letter_queue() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["Orders", "orders", "ORDERS"])
-def test_a_queue_is_found_in_any_case_and_shown_as_it_was_created(spelling: str) -> None:
+def test_queue_names_are_case_insensitive_and_keep_their_spelling(spelling: str) -> None:
     world = World(QueueDefinition(name="Orders"))
     assert world.queue(spelling).path == "Orders"
 
@@ -220,7 +220,7 @@ def test_rules_of_the_file_are_added_and_changed_and_none_is_removed() -> None:
     assert second.administration.rule("t", "a", "new").created_at == second.clock()
 
 
-def test_the_rule_that_a_subscription_began_with_goes_when_the_file_names_others() -> None:
+def test_the_default_rule_is_removed_if_the_file_has_rules() -> None:
     first = World(topic("t", "a"))
     second = again(first, topic("t", subscription("a", sql("r", "x = 1"))))
     assert rules(second) == {"r": "x = 1"}

@@ -78,7 +78,7 @@ def test_peeking_in_a_session_shows_its_messages_only() -> None:
     assert peek(world, session_id="c", path="s") == []
 
 
-def test_messages_on_their_way_out_are_not_shown_and_those_behind_them_are() -> None:
+def test_messages_being_removed_are_not_peeked_and_later_ones_are() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("gone", ttl=SECOND)
@@ -226,7 +226,7 @@ def test_of_two_fetches_that_delete_one_gets_the_message() -> None:
     assert counts(world) == (0, 0, 0)
 
 
-def test_a_message_that_was_completed_while_it_was_looked_for_is_not_fetched() -> None:
+def test_a_message_completed_during_a_fetch_is_not_fetched() -> None:
     store = FlakyStore()
     world = World(store=store)
     (number,) = deferring(world, "a")
@@ -322,7 +322,7 @@ def test_a_fetched_message_can_be_dead_lettered() -> None:
     assert (letters.got[0].state, letters.got[0].delivery_count) == (ACTIVE, 1)
 
 
-def test_a_message_fetched_too_often_goes_to_the_dead_letters() -> None:
+def test_a_message_fetched_too_often_is_dead_lettered() -> None:
     world = World(QueueDefinition(name="q", max_delivery_count=2))
     (number,) = deferring(world, "a")
     for _ in range(2):
@@ -547,7 +547,7 @@ def test_a_deletion_that_could_not_be_stored_deletes_nothing() -> None:
     assert world.namespace._machinery.budget.used == 0
 
 
-def test_a_deletion_that_cannot_be_read_for_leaves_the_queue_as_it_was() -> None:
+def test_a_deletion_whose_read_fails_changes_nothing() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("a")

@@ -73,7 +73,7 @@ def test_a_message_without_a_priority_has_four() -> None:
     assert Receiver(world, world.queue()).bodies == ["5a", "plain", "4a", "3a"]
 
 
-def test_priorities_above_nine_count_as_nine_and_are_delivered_as_they_came(world: World) -> None:
+def test_priorities_above_nine_count_as_nine_and_are_delivered_unchanged(world: World) -> None:
     for priority in (9, 255, 10):
         world.send_together(incoming(str(priority), header=Header(priority=priority)))
     receiver = Receiver(world, world.queue())

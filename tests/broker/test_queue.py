@@ -206,7 +206,7 @@ def test_when_a_lock_expires_the_message_is_active_again_and_counted() -> None:
         world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
-def test_a_lock_that_has_run_out_cannot_be_used_even_before_anybody_noticed() -> None:
+def test_an_expired_lock_cannot_be_used_even_before_its_timer_ran() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())

@@ -184,7 +184,7 @@ def test_thousands_become_due_at_once() -> None:
     assert Receiver(world, world.queue(), credit=many).bodies == bodies
 
 
-def test_scheduled_messages_of_a_session_come_in_their_session() -> None:
+def test_scheduled_messages_are_delivered_in_their_session() -> None:
     world = World(session_queue())
     schedule(world, "1", to="s", session_id="a")
     schedule(world, "2", to="s", session_id="b", after=2 * MINUTE)
@@ -229,7 +229,7 @@ def test_messages_that_could_not_be_read_when_they_were_due_are_read_again() -> 
     assert Receiver(world, world.queue()).bodies == ["a"]
 
 
-def test_a_message_that_becomes_due_while_others_are_being_enqueued_comes_too() -> None:
+def test_a_message_that_becomes_due_during_an_enqueue_is_enqueued_too() -> None:
     store = FlakyStore()
     world = World(store=store)
     schedule(world, "a", after=MINUTE)
@@ -342,7 +342,7 @@ def test_a_cancellation_that_could_not_be_stored_cancels_nothing() -> None:
     assert Receiver(world, world.queue()).bodies == ["a"]
 
 
-def test_a_message_that_fell_due_during_a_cancellation_that_failed_is_enqueued() -> None:
+def test_a_message_that_became_due_during_a_failed_cancellation_is_enqueued() -> None:
     store = FlakyStore()
     world = World(store=store)
     (number,) = schedule(world, "a")
@@ -383,7 +383,7 @@ def test_a_message_cancelled_while_due_ones_are_read_is_not_enqueued() -> None:
     assert counts(world) == (0, 0)
 
 
-def test_a_message_enqueued_while_it_is_looked_for_is_not_cancelled() -> None:
+def test_a_message_enqueued_during_its_cancellation_is_not_cancelled() -> None:
     store = FlakyStore()
     world = World(store=store)
     (number,) = schedule(world, "a")
@@ -503,7 +503,7 @@ def test_a_message_that_expires_during_a_sweep_is_swept_too() -> None:
     assert counts(world) == (0, 0)
 
 
-def test_a_dead_letter_that_was_read_before_its_arrival_was_told_comes_once() -> None:
+def test_a_dead_letter_read_before_its_callback_is_delivered_once() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("low", "high")
@@ -528,7 +528,7 @@ def test_a_dead_letter_that_was_read_before_its_arrival_was_told_comes_once() ->
     assert counts(world, "q/$DeadLetterQueue") == (0, 0)
 
 
-def test_a_message_swept_before_its_arrival_was_told_is_not_received() -> None:
+def test_a_message_swept_before_its_callback_is_not_received() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("first", ttl=SECOND)
@@ -543,7 +543,7 @@ def test_a_message_swept_before_its_arrival_was_told_is_not_received() -> None:
     assert world.queue().counters.size_in_bytes == 0
 
 
-def test_a_dead_letter_queue_does_not_stand_in_the_way_of_a_store_that_works_again() -> None:
+def test_a_dead_letter_queue_does_not_block_a_recovered_store() -> None:
     store = FlakyStore()
     world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True), store=store)
     world.send("a", "b", ttl=SECOND)

@@ -137,9 +137,7 @@ def test_a_message_returned_without_a_consumer_is_found_later(either: World) -> 
     check(either)
 
 
-def test_when_too_many_come_back_to_be_remembered_they_are_looked_for(
-    either: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_returned_messages_beyond_the_limit_are_searched_for(either: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peeklock.broker.return_log.MAX_RETURNS", 3)
     queue = either.queue()
     other = Receiver(either, queue, credit=100)

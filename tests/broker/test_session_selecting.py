@@ -90,7 +90,7 @@ def test_messages_locked_at_detach_are_available_to_the_next_session_receiver(ei
     check(either)
 
 
-def test_it_gets_nothing_more_when_its_lock_has_run_out(either: World) -> None:
+def test_a_session_consumer_gets_no_message_after_its_lock_expired(either: World) -> None:
     holder = SessionReceiver(either, "one", credit=1, selector=BodySelector(even))
     either.advance(2 * MINUTE)
     assert isinstance(holder.failure, SessionLockLost)
@@ -100,7 +100,7 @@ def test_it_gets_nothing_more_when_its_lock_has_run_out(either: World) -> None:
     check(either)
 
 
-def test_a_page_that_comes_after_the_session_was_lost_is_not_given_out() -> None:
+def test_a_page_read_after_the_session_was_lost_is_not_delivered() -> None:
     store = FlakyStore()
     world = World(session_queue(), store=store)
     world.send(*numbers(*range(10)), to="s", session_id="one")

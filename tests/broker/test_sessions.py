@@ -66,7 +66,7 @@ def test_a_named_session_gives_its_messages_and_no_others_in_order() -> None:
     assert SessionReceiver(world, "a").bodies == ["1", "2", "4"]
 
 
-def test_a_named_session_is_accepted_without_messages_and_gets_those_that_come() -> None:
+def test_a_named_session_without_messages_is_accepted_and_gets_later_ones() -> None:
     world = a_world()
     receiver = SessionReceiver(world, "a")
     assert receiver.id == "a"
@@ -136,7 +136,7 @@ def test_a_waiting_receiver_gets_a_session_that_is_closed() -> None:
     assert waiting.got[0].delivery_count == 0
 
 
-def test_waiting_ends_when_the_time_is_over_and_the_session_goes_to_the_next() -> None:
+def test_waiting_ends_at_the_time_out_and_the_next_receiver_gets_the_session() -> None:
     world = a_world()
     impatient, patient = SessionReceiver(world, time_out=5 * SECOND), SessionReceiver(world, time_out=MINUTE)
     world.advance(5 * SECOND)
@@ -301,7 +301,7 @@ def test_a_free_session_whose_messages_expire_is_not_offered() -> None:
     assert world.sessions().counters.active == 1
 
 
-def test_the_memory_of_a_page_that_comes_after_the_session_was_closed_is_not_taken() -> None:
+def test_a_page_read_after_the_session_was_closed_uses_no_memory() -> None:
     store = FlakyStore()
     world = a_world(store)
     send(world, "a", "1" * 1000)
@@ -335,7 +335,7 @@ def test_undelivered_messages_are_not_counted_when_the_session_lock_expires() ->
     assert [message.delivery_count for message in SessionReceiver(world).got] == [1, 0]
 
 
-def test_nothing_works_with_a_session_lock_that_has_run_out_even_before_anybody_noticed() -> None:
+def test_an_expired_session_lock_cannot_be_used_even_before_its_timer_ran() -> None:
     world = a_world()
     send(world, "a", "1")
     receiver = SessionReceiver(world)
@@ -349,7 +349,7 @@ def test_nothing_works_with_a_session_lock_that_has_run_out_even_before_anybody_
         queue.states.set("a", b"x", ignore)
 
 
-def test_nothing_is_delivered_to_a_holder_whose_lock_has_run_out() -> None:
+def test_no_message_is_delivered_with_an_expired_session_lock() -> None:
     world = a_world()
     receiver = SessionReceiver(world, "a", deletes=True)
     world.clock.advance(MINUTE)
@@ -394,7 +394,7 @@ def test_a_session_with_an_expired_lock_is_available_when_its_messages_are_unloc
     assert [message.delivery_count for message in following.got] == [1]
 
 
-def test_a_session_whose_messages_could_not_be_counted_is_free_all_the_same() -> None:
+def test_a_session_is_unlocked_although_its_deliveries_could_not_be_counted() -> None:
     store = FlakyStore()
     world = a_world(store)
     send(world, "a", "1")
@@ -405,7 +405,7 @@ def test_a_session_whose_messages_could_not_be_counted_is_free_all_the_same() ->
     assert SessionReceiver(world).bodies == ["1"]
 
 
-def test_a_message_delivered_too_often_in_sessions_goes_to_the_dead_letters() -> None:
+def test_a_message_of_a_session_delivered_too_often_is_dead_lettered() -> None:
     world = a_world(max_delivery_count=2)
     send(world, "a", "1", "2")
     SessionReceiver(world, credit=1)
@@ -432,7 +432,7 @@ def test_an_abandoned_message_is_redelivered_before_other_messages() -> None:
     assert [message.delivery_count for message in receiver.got] == [0, 1, 0, 0]
 
 
-def test_a_released_message_comes_again_uncounted() -> None:
+def test_a_released_message_is_redelivered_and_not_counted() -> None:
     world = a_world()
     send(world, "a", "1", "2")
     receiver = SessionReceiver(world, credit=1)
@@ -458,7 +458,7 @@ def test_the_dead_letters_of_a_session_queue_are_received_without_sessions() -> 
     assert listed(world) == []
 
 
-def test_an_expired_message_is_skipped_and_those_behind_it_come() -> None:
+def test_an_expired_message_is_skipped_and_later_ones_are_delivered() -> None:
     world = a_world(dead_lettering_on_message_expiration=True)
     send(world, "a", "1", ttl=10 * SECOND)
     send(world, "a", "2")
@@ -470,7 +470,7 @@ def test_an_expired_message_is_skipped_and_those_behind_it_come() -> None:
     assert world.queue("s/$DeadLetterQueue").counters.active == 1
 
 
-def test_an_expired_message_on_its_way_out_is_not_given_to_the_next_holder() -> None:
+def test_an_expired_message_being_removed_is_not_delivered_to_the_next_holder() -> None:
     store = FlakyStore()
     world = a_world(store)
     send(world, "a", "1", ttl=10 * SECOND)
@@ -487,7 +487,7 @@ def test_an_expired_message_on_its_way_out_is_not_given_to_the_next_holder() -> 
     assert world.sessions().counters.active == 1
 
 
-def test_a_locked_message_does_not_expire_before_its_session_is_let_go() -> None:
+def test_a_locked_message_does_not_expire_before_its_session_is_unlocked() -> None:
     world = a_world()
     send(world, "a", "1", ttl=10 * SECOND)
     receiver = SessionReceiver(world)
@@ -628,7 +628,7 @@ def test_a_fetched_message_is_counted_when_the_lock_of_its_session_expires() -> 
 # --- state ---
 
 
-def test_a_state_is_kept_read_and_cleared() -> None:
+def test_a_session_state_is_set_read_and_cleared() -> None:
     world = a_world()
     SessionReceiver(world, "a")
     assert state_of(world, "a") is None

@@ -90,7 +90,7 @@ def fetched(world: World, fetch: Callable[[Callable[[Any], None]], None]) -> lis
     return answers
 
 
-def test_a_deferred_message_is_fetched_while_its_expired_lock_is_on_its_way_to_the_store() -> None:
+def test_a_deferred_message_is_fetched_while_its_expired_lock_is_being_stored() -> None:
     store = SlowStore()
     world = World(QueueDefinition(name="q", lock_duration_ms=MINUTE), store=store)
     queue = world.queue()
@@ -109,7 +109,7 @@ def test_a_deferred_message_is_fetched_while_its_expired_lock_is_on_its_way_to_t
     assert lock.tag != first[0][1].tag
 
 
-def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_after_it() -> None:
+def test_a_session_is_accepted_after_its_pending_last_completion() -> None:
     world, store, queue, holder, session = world_with_a_session()
     store.hold()
     queue.settlements.complete(holder.locks[0], lambda error: None)
@@ -155,7 +155,7 @@ def test_only_one_of_two_waiting_receivers_gets_the_session() -> None:
     assert isinstance(second.session, SessionCannotBeLocked)
 
 
-def test_a_session_let_go_while_a_deferred_message_is_fetched_is_free() -> None:
+def test_a_session_unlocked_during_a_fetch_is_available() -> None:
     world, store, queue, holder, session = world_with_a_session()
     queue.settlements.defer(holder.locks[0], lambda error: None)
     world.run()

@@ -64,7 +64,7 @@ def test_a_queue_full_of_session_states_refuses_messages_and_longer_states() -> 
     assert world.send("one", to="s", session_id="b") == [None]
 
 
-def test_states_on_their_way_to_the_store_count() -> None:
+def test_session_states_being_stored_count() -> None:
     store = FlakyStore()
     world = World(session_queue(max_size_in_megabytes=1), store=store)
     for name in ("a", "b"):

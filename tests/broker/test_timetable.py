@@ -127,7 +127,7 @@ def test_a_whole_batch_is_followed_by_the_next_at_once() -> None:
     assert bench.looks == 2
 
 
-def test_one_look_at_a_time_and_what_falls_due_meanwhile_is_looked_for_after_it() -> None:
+def test_reads_for_due_messages_run_one_at_a_time_and_are_repeated_for_newly_due_ones() -> None:
     bench = Bench()
     bench.expect_in(1000)
     bench.advance(1000)
@@ -139,7 +139,7 @@ def test_one_look_at_a_time_and_what_falls_due_meanwhile_is_looked_for_after_it(
     assert bench.looks == 2
 
 
-def test_after_a_failure_it_looks_again_in_a_while_and_not_at_once() -> None:
+def test_after_a_failure_the_read_is_repeated_after_a_delay() -> None:
     bench = Bench()
     bench.expect_in(0)
     bench.run()
@@ -206,7 +206,7 @@ def test_a_message_returned_before_the_position_is_read_again() -> None:
     assert bench.positions == [None, None, None, (20, 20)]
 
 
-def test_what_is_due_and_does_not_come_is_looked_for_in_a_while_and_not_at_once() -> None:
+def test_a_due_message_missing_in_the_read_is_searched_for_after_a_delay() -> None:
     bench = Bench()
     bench.timetable.look()
     bench.answer_with([], 10)
@@ -224,7 +224,7 @@ def test_after_a_failure_it_begins_anew() -> None:
     assert bench.positions == [None, None]
 
 
-def test_a_timetable_that_is_stopped_during_a_look_does_not_look_again() -> None:
+def test_a_timetable_stopped_during_a_read_does_not_read_again() -> None:
     for found in ([], [1], [2_000_000_000]):
         bench = Bench()
         bench.due = found
@@ -242,7 +242,7 @@ def test_a_timetable_that_is_stopped_during_a_look_does_not_look_again() -> None
 # --- mistakes of ours ---
 
 
-def test_a_failure_at_what_is_due_is_not_the_last_look() -> None:
+def test_a_failure_with_due_messages_does_not_end_the_timetable() -> None:
     bench = Bench()
     fails = True
 

@@ -212,7 +212,7 @@ def test_a_number_given_to_a_dead_letter_is_not_given_again_after_a_restart(stor
     world.check()
 
 
-def test_a_message_whose_properties_cannot_be_read_is_copied_all_the_same() -> None:
+def test_a_message_with_unreadable_properties_is_copied() -> None:
     everything = [
         subscription("acts", sql("r", "1=1", "SET x = 1")),
         subscription("looks", sql("r", "sys.Label = 'x'")),
@@ -261,7 +261,7 @@ def test_a_message_without_a_session_id_is_dead_lettered_in_subscriptions_with_s
     world.check()
 
 
-def test_a_message_for_later_knows_its_session_though_the_subscription_came_after_it() -> None:
+def test_a_scheduled_message_has_its_session_in_a_newer_subscription() -> None:
     world = World(topic("t", "all"))
     world.send("later", to="t", properties=Properties(message_id="m", group_id="x"), at=world.clock() + MINUTE)
     made = subscription("s", requires_session=True)
@@ -840,7 +840,7 @@ def test_the_rules_of_a_deleted_subscription_are_not_evaluated() -> None:
     assert counts(world, "b") == [1]
 
 
-def test_a_copy_on_its_way_to_a_subscription_that_is_deleted_goes_with_it() -> None:
+def test_a_copy_being_stored_is_deleted_with_its_subscription() -> None:
     store = FlakyStore()
     world = World(topic("t", "a", "b"), store=store)
     store.held = []

@@ -248,7 +248,7 @@ def test_a_commit_gives_nothing_back() -> None:
     assert (counts(world), given_back) == ((0, 0, 0), [])
 
 
-def test_a_discharged_transaction_is_not_known_any_more() -> None:
+def test_a_discharged_transaction_is_unknown() -> None:
     connection = Connection(World())
     for fail in (True, False):
         id = connection.declare()
@@ -259,7 +259,7 @@ def test_a_discharged_transaction_is_not_known_any_more() -> None:
             connection.discharge(id)
 
 
-def test_a_transaction_of_another_connection_is_not_known() -> None:
+def test_a_transaction_of_another_connection_is_unknown() -> None:
     world = World()
     id = Connection(world).declare()
     with pytest.raises(UnknownTransaction):
@@ -635,7 +635,7 @@ def test_scheduling_in_a_transaction_gives_numbers_that_can_be_cancelled_after_t
     assert len({*numbers, *receiver.numbers}) == 4
 
 
-def test_a_message_that_fell_due_before_the_commit_comes_right_after_it() -> None:
+def test_a_message_that_became_due_before_the_commit_is_enqueued_after_it() -> None:
     world = World()
     connection = Connection(world)
     receiver = Receiver(world, world.queue())
@@ -659,7 +659,7 @@ def test_a_message_with_a_number_from_before_the_commit_is_not_lost_behind_later
     assert receiver.numbers[0] == number
 
 
-def test_transactions_side_by_side_do_not_mix() -> None:
+def test_concurrent_transactions_are_independent() -> None:
     world = World()
     world.send("a", "b")
     receiver = Receiver(world, world.queue(), credit=2)

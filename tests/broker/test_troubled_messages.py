@@ -77,7 +77,7 @@ def test_a_message_that_the_store_refuses_affects_only_its_sender() -> None:
     world.check()
 
 
-def test_a_number_that_does_not_fit_the_store_fails_alone(tmp_path: Any) -> None:
+def test_a_number_out_of_the_stores_range_affects_only_its_message(tmp_path: Any) -> None:
     store = AwaitedStore(tmp_path)
     world = World(store=store)
     outcomes: list[BrokerError | None] = []
@@ -173,7 +173,7 @@ def test_an_expired_message_that_cannot_be_read_is_dead_lettered_like_other_mess
     world.check()
 
 
-def test_an_expiry_that_the_store_does_not_take_keeps_no_other_from_expiring() -> None:
+def test_an_expiry_that_the_store_refuses_does_not_prevent_other_expiries() -> None:
     store = FlakyStore()
     world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True), store=store)
     world.send("one", "guilty", "two", ttl=10 * SECOND)

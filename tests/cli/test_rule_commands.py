@@ -14,7 +14,7 @@ def topic(commands: Commands) -> str:
     return commands.topic(ONE)
 
 
-def test_a_new_subscription_has_a_rule_that_lets_everything_pass(commands: Commands, topic: str) -> None:
+def test_the_default_rule_of_a_new_subscription_matches_every_message(commands: Commands, topic: str) -> None:
     assert commands.json("rule", "list", topic, ONE) == [{"Name": "$Default", "Properties": {"FilterType": "True"}}]
     assert commands.ok("rule", "list", topic, ONE).splitlines()[2].split() == ["$Default", "all"]
 

@@ -211,7 +211,7 @@ def test_a_url_has_no_token_to_show(server: EngineServer) -> None:
         connection.authenticate("q")
 
 
-def test_tokens_are_renewed_before_they_run_out(server: EngineServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_renewed_before_they_expire(server: EngineServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with connect(connection_string(server)) as connection:
         connection.authenticate("q")
         monkeypatch.setattr("peeklock.client.tokens.time.time", lambda: 4_000_000_000.0)

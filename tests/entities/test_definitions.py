@@ -362,7 +362,7 @@ def test_an_entity_has_at_most_twelve_rules_of_different_names() -> None:
 # --- rules of subscriptions
 
 
-def test_a_subscription_begins_with_the_rule_that_lets_everything_pass() -> None:
+def test_a_new_subscription_has_the_rule_that_matches_every_message() -> None:
     assert SubscriptionDefinition(name="s").rules == (RuleDefinition(),)
     assert RuleDefinition() == RuleDefinition(name="$Default", filter_kind=FilterKind.TRUE)
     assert SubscriptionDefinition(name="s", rules=()).rules == ()

@@ -131,7 +131,7 @@ def test_deleting_a_topic_detaches_its_senders_and_management_links(
     assert refusal(lambda: connection.sender("topic")).condition == "amqp:not-found"
 
 
-def test_deleting_a_subscription_leaves_the_topic_and_its_sisters_alone(
+def test_deleting_a_subscription_does_not_affect_the_topic_and_its_other_subscriptions(
     broker: BrokerThread, connection: Connection
 ) -> None:
     sender, sister = connection.sender("topic"), accept_session(connection, "s", on=SESSIONS)
@@ -142,7 +142,9 @@ def test_deleting_a_subscription_leaves_the_topic_and_its_sisters_alone(
     assert receive(sister, 1)[0].body == b"x"
 
 
-def test_deleting_an_entity_leaves_links_at_others_alone(broker: BrokerThread, connection: Connection) -> None:
+def test_deleting_an_entity_does_not_detach_links_of_other_entities(
+    broker: BrokerThread, connection: Connection
+) -> None:
     with connect(broker.connection_string) as another:
         receiver = connection.receiver("queue")
         gone = accept_session(another, "s")

@@ -204,7 +204,7 @@ def test_a_claim_name_is_in_use_until_its_connection_ends(broker: BrokerThread, 
     assert mine.claim()["ranges"] == Array([2, 3], int)
 
 
-def test_a_request_that_waits_is_answered_when_a_message_comes(connection: Connection, claimer: Claimer) -> None:
+def test_a_waiting_request_is_answered_when_a_message_arrives(connection: Connection, claimer: Claimer) -> None:
     pending = claimer.management.requester.submit(request("peeklock:claim-messages", claimer.body(wait=Int(60_000))))
     fill(connection, 1)
     assert body_of(claimer.management.requester.response(pending), 200)["ranges"] == Array([1, 1], int)
@@ -217,7 +217,7 @@ def test_a_request_that_waits_in_vain_is_answered_in_time(claimer: Claimer, brok
     assert body_of(claimer.management.requester.response(pending), 204) == {}
 
 
-def test_sessions_come_with_their_ranges(connection: Connection) -> None:
+def test_claimed_sessions_have_their_ranges(connection: Connection) -> None:
     for number, session in enumerate("xyx"):
         send(connection, b"%d" % number, to="sessions", session=session)
     claimer = Claimer(connection, "sessions")

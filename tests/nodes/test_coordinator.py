@@ -288,7 +288,7 @@ def test_sends_and_discharge_need_not_wait_for_each_other(client: Client, broker
     assert broker.counters().active == 0
 
 
-def test_a_settled_send_that_is_refused_spoils_its_transaction(client: Client, broker: BrokerThread) -> None:
+def test_a_refused_settled_send_makes_its_transaction_fail(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
     client.send("a", within=transaction)
     sender = client.connection.sender("sessions")
@@ -531,9 +531,7 @@ def test_a_message_is_settled_once_within_a_transaction(client: Client) -> None:
     refused_commit(client, transaction)
 
 
-def test_a_receiver_that_settles_first_hears_of_a_failure_at_the_discharge(
-    client: Client, broker: BrokerThread
-) -> None:
+def test_a_failure_of_a_settled_disposition_is_reported_at_the_discharge(client: Client, broker: BrokerThread) -> None:
     client.send("a", to="other")
     receiver = client.connection.receiver("other", mode="settle-first")
     messages = receiver.receive()
@@ -603,7 +601,7 @@ def test_messages_are_scheduled_when_that_is_committed(client: Client, broker: B
     assert broker.counters().scheduled == 0
 
 
-def test_messages_scheduled_by_a_transaction_that_is_rolled_back_never_come(
+def test_messages_scheduled_by_a_rolled_back_transaction_are_never_delivered(
     client: Client, broker: BrokerThread
 ) -> None:
     transaction = client.declare()
@@ -616,7 +614,7 @@ def test_messages_scheduled_by_a_transaction_that_is_rolled_back_never_come(
     assert client.ask("cancel-scheduled-message", cancel, within=None) == (404, Condition.MESSAGE_NOT_FOUND)
 
 
-def test_a_message_that_falls_due_before_the_commit_comes_with_it(client: Client, broker: BrokerThread) -> None:
+def test_a_message_that_becomes_due_before_the_commit_is_enqueued_with_it(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
     client.ask("schedule-message", {"messages": [scheduled(broker, "due", 60)]}, within=transaction)
     broker.advance(61)

@@ -332,7 +332,7 @@ def test_an_unreadable_request_is_rejected(connection: Connection) -> None:
     assert body_of(links.ask(request("peek-message", PEEK)), 204) == {}
 
 
-def test_a_settled_request_is_answered_all_the_same(connection: Connection) -> None:
+def test_a_settled_request_is_answered(connection: Connection) -> None:
     links = RequestLinks(connection)
     links.requests.send(request("peek-message", PEEK, id="r"), settled=True)
     assert links.response().properties == Properties(correlation_id="r")
@@ -373,7 +373,7 @@ def test_replies_without_credit_are_kept_up_to_a_limit(connection: Connection) -
     assert body_of(links.ask(request("peek-message", PEEK)), 204) == {}
 
 
-def test_requests_of_several_nodes_are_under_way_at_a_time(connection: Connection, management: Management) -> None:
+def test_requests_of_several_nodes_are_processed_at_a_time(connection: Connection, management: Management) -> None:
     send(connection, b"plain")
     send(connection, b"sessionful", to="sessions", session="s")
     other = Management(connection, "sessions")
@@ -943,7 +943,7 @@ def test_a_right_to_one_queue_gives_no_right_to_another(guarded: BrokerThread) -
         assert works(Management(connection))
 
 
-def test_a_token_that_has_run_out_gives_no_right_any_more(broker: BrokerThread) -> None:
+def test_an_expired_token_gives_no_right(broker: BrokerThread) -> None:
     with connect(broker.connection_string) as connection:
         management = Management(connection)
         broker.advance(365 * 24 * 3600)

@@ -207,7 +207,7 @@ def test_a_rule_that_the_store_refuses_is_not_there(held: tuple[BrokerThread, He
         add(subscription, "r", sql("1=1"))
 
 
-def test_rules_may_be_added_and_removed_side_by_side(held: tuple[BrokerThread, HeldStore]) -> None:
+def test_rules_may_be_added_and_removed_concurrently(held: tuple[BrokerThread, HeldStore]) -> None:
     broker, store = held
     with connect(broker.connection_string) as connection:
         subscription = Management(connection, SUBSCRIPTION)

@@ -270,7 +270,7 @@ def test_an_expired_session_lock_detaches_the_link(broker: BrokerThread, connect
     assert message.message.header.delivery_count == 1
 
 
-def test_a_renewed_lock_does_not_run_out(broker: BrokerThread, connection: Connection) -> None:
+def test_a_renewed_lock_does_not_expire(broker: BrokerThread, connection: Connection) -> None:
     receiver = with_filter(connection, "s")
     management = Management(connection, "sessions")
     for _ in range(3):

@@ -291,7 +291,7 @@ def test_a_subscription_with_a_consumer_cannot_move_to_another_topic(world: Worl
     assert other.refusal() == Condition.RESOURCE_LOCKED
 
 
-def test_another_tenants_subscription_of_the_same_name_is_left_alone(world: World, client: Client) -> None:
+def test_another_tenants_subscription_of_the_same_name_is_unchanged(world: World, client: Client) -> None:
     client.detach(client.durable())
     other = Client(world)
     may(other)

@@ -123,7 +123,7 @@ def test_queues_may_have_slashes_and_be_called_messages(rest: RestClient) -> Non
     assert rest.take_all("shop%2forders") == [b"shop/orders", b"shop%2Forders", b"SHOP/orders"]
 
 
-def test_a_scheduled_message_comes_when_it_is_due(broker: BrokerThread, rest: RestClient) -> None:
+def test_a_scheduled_message_is_received_when_it_is_due(broker: BrokerThread, rest: RestClient) -> None:
     due = format_http_date(broker.clock.now() + 60_000)
     rest.send("later", properties={"ScheduledEnqueueTimeUtc": due})
     assert rest.take().status == 204

@@ -127,7 +127,7 @@ def test_a_receiver_with_a_session_and_a_selector_gets_matching_messages_of_the_
     assert whole.receive(timeout=10).body == "2"
 
 
-def test_a_message_that_comes_later_is_selected_too(connection: BlockingConnection) -> None:
+def test_a_message_that_arrives_later_is_selected_too(connection: BlockingConnection) -> None:
     selecting = receiver_of(connection, options=Selector("n BETWEEN 2 AND 3"))
     for number in range(5):
         send(connection, str(number), properties={"n": number})

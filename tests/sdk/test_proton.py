@@ -146,7 +146,7 @@ def test_a_rejected_message_is_dead_lettered_with_the_reason(connection: Blockin
     letters.accept()
 
 
-def test_a_message_modified_too_often_goes_to_the_dead_letters(connection: BlockingConnection) -> None:
+def test_a_message_modified_too_often_is_dead_lettered(connection: BlockingConnection) -> None:
     send(connection, "poison")
     receiver = receiver_of(connection, credit=10)
     for count in range(3):
@@ -238,7 +238,7 @@ def test_a_drain_uses_up_the_credit(connection: BlockingConnection) -> None:
     assert arrived(connection, receiver, 2) == ["only", "more"]
 
 
-def test_no_more_messages_come_than_there_is_credit_for(connection: BlockingConnection) -> None:
+def test_received_messages_respect_the_credit(connection: BlockingConnection) -> None:
     send(connection, *range(10))
     receiver = receiver_of(connection, credit=0)
     receiver.flow(3)

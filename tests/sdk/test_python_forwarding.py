@@ -92,7 +92,7 @@ def test_a_queue_that_forwards_cannot_be_received_from(start_bus: StartBus) -> N
         bus.queue("queue").receive_messages(max_wait_time=1)
 
 
-def test_dead_letters_are_forwarded_and_say_where_they_come_from(start_bus: StartBus) -> None:
+def test_forwarded_dead_letters_have_their_source(start_bus: StartBus) -> None:
     bus = start_bus(
         QueueDefinition(name="queue", forward_dead_lettered_messages_to="letters", max_delivery_count=1),
         QueueDefinition(name="letters"),
@@ -234,7 +234,7 @@ ENDS: dict[str, tuple[Callable[[Bus], ServiceBusReceiver], Callable[[Bus], None]
 
 
 @pytest.mark.parametrize(("receive_from", "delete"), ENDS.values(), ids=ENDS)
-def test_who_waits_for_messages_hears_that_there_will_be_none_of(
+def test_a_waiting_receiver_gets_an_error_when_its_entity_is_deleted(
     start_bus: StartBus,
     in_background: Callable[..., Future[Any]],
     receive_from: Callable[[Bus], ServiceBusReceiver],

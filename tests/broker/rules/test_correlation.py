@@ -139,7 +139,7 @@ def test_names_of_user_properties_match_in_any_case() -> None:
     assert met(view({"Colour": "red"}), properties(colour="red"), properties(COLOUR="red")) == [0, 1]
 
 
-def test_a_message_that_cannot_be_read_fails_the_filters_that_look_there_and_no_others() -> None:
+def test_an_unreadable_section_fails_only_the_filters_that_read_it() -> None:
     broken = View(
         b"\x00\x53\x73\xc0\x04\x01\xa1\x01m" + map_section(APPLICATION_PROPERTIES, [b"\xa1\x01a"]),
         None,

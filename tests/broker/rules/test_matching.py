@@ -177,7 +177,7 @@ def test_every_failing_rule_is_reported_in_order() -> None:
     assert described(made.match(view({"a": 0}))) == ["s", "s!one", "s!two", "s!three", "t!rule"]
 
 
-def test_a_message_that_cannot_be_read_still_reaches_those_that_do_not_look() -> None:
+def test_an_unreadable_message_is_copied_to_subscriptions_that_do_not_read_it() -> None:
     payload = map_section(APPLICATION_PROPERTIES, [b"\xa1\x01a"])
     broken = View(payload, None, ttl_ms=None, enqueued_at=0, sequence_number=1)
     tested = CorrelationFilter(properties={"a": 1})
@@ -193,7 +193,7 @@ def test_a_message_that_cannot_be_read_still_reaches_those_that_do_not_look() ->
 # --- many subscriptions ---
 
 
-def test_copies_come_in_the_order_in_which_subscriptions_were_set() -> None:
+def test_copies_are_in_the_order_in_which_subscriptions_were_set() -> None:
     made = matcher(d=label("l"), c=TRUE, b=sql("a = 1"), a=RuleDefinition(name="r", action="SET b = 1"))
     assert described(made.match(view({"a": 1}, subject="l"))) == ["d", "c", "b", "a/r"]
 
@@ -218,7 +218,7 @@ def test_a_removed_subscription_gets_nothing_and_is_last_when_added_again() -> N
     assert described(made.match(view({"a": 1}, subject="l"))) == ["b", "c", "a"]
 
 
-def test_a_matcher_that_has_lost_all_that_looks_needs_no_view() -> None:
+def test_a_matcher_without_rules_that_read_messages_needs_no_view() -> None:
     made = Matcher()
     assert not made.needs_view
     assert made.match(None) == []

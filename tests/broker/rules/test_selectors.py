@@ -185,7 +185,7 @@ def test_an_invalid_selector_is_refused_with_the_position(selector: str, reason:
     assert error.value.reason == reason
 
 
-def test_an_unknown_name_of_an_amqp_field_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_name_of_an_amqp_field_is_refused_with_the_known_names() -> None:
     with pytest.raises(SqlError, match=r"There is no amqp\.nothing; there are amqp\.message_id"):
         rule_of("amqp.nothing = 1")
 
@@ -203,7 +203,7 @@ def test_an_unknown_name_of_an_amqp_field_is_refused_with_those_that_are_known()
     ],
     ids=["long", "parentheses", "NOT", "signs", "long as a rule", "doubling", "digits"],
 )
-def test_a_selector_that_is_too_much_is_refused(selector: str) -> None:
+def test_a_selector_that_is_too_complex_is_refused(selector: str) -> None:
     with pytest.raises(SqlError):
         rule_of(selector)
 

@@ -86,7 +86,7 @@ def test_in_compares_as_equality_does(left: str, right: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(SAMPLES))
-def test_a_sign_goes_with_numbers_and_spans(kind: str) -> None:
+def test_a_sign_is_allowed_before_numbers_and_durations(kind: str) -> None:
     properties = Properties({"a": SAMPLES[kind]})
     for sign in "+-":
         assert compile_filter(f"{sign}a IS NOT NULL")(properties) == (kind in ("integer", "double", "span"))

@@ -79,7 +79,7 @@ def test_a_view_is_what_actions_work_on() -> None:
         ("State", 0),
     ],
 )
-def test_system_properties_come_from_where_the_message_has_them(name: str, value: Value) -> None:
+def test_system_properties_are_read_from_their_sections(name: str, value: Value) -> None:
     annotations = {
         "x-opt-partition-key": "p",
         "x-opt-via-partition-key": "v",
