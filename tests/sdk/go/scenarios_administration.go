@@ -187,7 +187,7 @@ var administration = []scenario{
 		same(pages(w, paged, subscriptions), [][]string{expected[:3], expected[3:]})
 	}},
 
-	{"runtime properties count what is there", func(w *world) {
+	{"runtime properties have the counts", func(w *world) {
 		administrator, client := w.admin(), w.client()
 		start := w.now()
 		makeSubscription(w, administrator)
@@ -224,13 +224,13 @@ var administration = []scenario{
 		same(whole.SizeInBytes > 0, true)
 	}},
 
-	{"the namespace says what it is", func(w *world) {
+	{"the namespace has its properties", func(w *world) {
 		found := must(w.admin().GetNamespaceProperties(w, nil))
 		same([]string{found.Name, found.SKU}, []string{"sbemulatorns", "Standard"})
 		same(found.CreatedTime.IsZero(), false)
 	}},
 
-	{"what an administration client cannot do has the status that the service has for it", func(w *world) {
+	{"errors of administration have the status of the service", func(w *world) {
 		client := w.admin()
 		makeSubscription(w, client)
 		_, err := client.CreateQueue(w, queue, nil)

@@ -70,11 +70,11 @@ func thereAndBack(w *world, client *sb.Client) {
 }
 
 var messaging = []scenario{
-	{"a message goes there and back and is completed", func(w *world) {
+	{"a message is sent, received and completed", func(w *world) {
 		thereAndBack(w, w.client())
 	}},
 
-	{"a message goes there and back over TLS", func(w *world) {
+	{"a message is sent and received over TLS", func(w *world) {
 		thereAndBack(w, w.clientWithTLS())
 	}},
 
@@ -209,7 +209,7 @@ var messaging = []scenario{
 		same(pages(w, client.NewListSessionsForSubscriptionPager(topic, "one", nil), sessionIDs), expected)
 	}},
 
-	{"subscriptions get copies of what their filters let pass", func(w *world) {
+	{"subscriptions get copies of messages that their filters match", func(w *world) {
 		administrator, client := w.admin(), w.client()
 		must(administrator.CreateTopic(w, topic, nil))
 		must(administrator.CreateSubscription(w, topic, "all", nil))
@@ -261,7 +261,7 @@ var messaging = []scenario{
 		same(w.peek(again), []string{"later"})
 	}},
 
-	{"messages are forwarded, and what cannot be is in the transfer dead-letter queue", func(w *world) {
+	{"messages are forwarded, and others are in the transfer dead-letter queue", func(w *world) {
 		administrator, client := w.admin(), w.client()
 		target := ptr(queue)
 		source := &admin.CreateQueueOptions{Properties: &admin.QueueProperties{ForwardTo: target}}

@@ -54,8 +54,8 @@ final class AdministrationScenarios extends Steps {
         ALL.put("read how many messages there are, and how large", AdministrationScenarios::runtime);
         ALL.put("read the properties of the namespace", AdministrationScenarios::namespace);
         ALL.put("set up entities and use them", AdministrationScenarios::use);
-        ALL.put("delete what is being received from, and create it again", AdministrationScenarios::again);
-        ALL.put("be told why by the class of the exception", AdministrationScenarios::refused);
+        ALL.put("delete an entity that is received from, and create it again", AdministrationScenarios::again);
+        ALL.put("get the exception class for each error", AdministrationScenarios::refused);
         ALL.put("administer over plain HTTP", AdministrationScenarios::plain);
     }
 

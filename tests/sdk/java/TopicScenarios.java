@@ -28,9 +28,9 @@ final class TopicScenarios extends Steps {
         ALL.put("peek, defer and dead-letter in a subscription", TopicScenarios::settle);
         ALL.put("commit and roll back transactions that send to a topic", TopicScenarios::transaction);
         ALL.put("receive from a subscription and send to a topic in a transaction", TopicScenarios::crossEntity);
-        ALL.put("receive what a queue and a subscription forwarded", TopicScenarios::forward);
+        ALL.put("receive messages that a queue and a subscription forwarded", TopicScenarios::forward);
         ALL.put("receive forwarded dead letters", TopicScenarios::forwardDeadLetters);
-        ALL.put("find what cannot be forwarded in the transfer dead-letter queue", TopicScenarios::astray);
+        ALL.put("find messages that cannot be forwarded in the transfer dead-letter queue", TopicScenarios::astray);
         ALL.put("send duplicates that are dropped", TopicScenarios::duplicates);
         ALL.put("be refused disabled entities", TopicScenarios::disabled);
         ALL.put("be refused a subscription that is not there", TopicScenarios::notThere);

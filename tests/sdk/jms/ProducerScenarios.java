@@ -20,7 +20,7 @@ final class ProducerScenarios extends Steps {
     static {
         ALL.put("send to several destinations with one producer", ProducerScenarios::several);
         ALL.put("be refused one message to a queue that is not there", ProducerScenarios::oneRefused);
-        ALL.put("commit what was sent to several destinations", ProducerScenarios::commit);
+        ALL.put("commit messages to several destinations", ProducerScenarios::commit);
         ALL.put("deliver later", ProducerScenarios::later);
         ALL.put("be refused a client id that is in use", ProducerScenarios::clientId);
     }

@@ -20,11 +20,11 @@ final class TopicScenarios extends Steps {
         ALL.put("receive from a topic as long as there is a consumer", TopicScenarios::passing);
         ALL.put("receive from a topic by a selector", TopicScenarios::selector);
         ALL.put("leave out messages of its own by a selector, since noLocal has no effect", TopicScenarios::noLocal);
-        ALL.put("keep what comes to a durable subscription", TopicScenarios::durable);
+        ALL.put("keep the messages of a durable subscription", TopicScenarios::durable);
         ALL.put("make a durable subscription anew for another selector or topic", TopicScenarios::changed);
         ALL.put("unsubscribe", TopicScenarios::unsubscribe);
         ALL.put("share a durable subscription", TopicScenarios::sharedDurable);
-        ALL.put("share a subscription that goes with its last consumer", TopicScenarios::sharedPassing);
+        ALL.put("share a subscription that is deleted with its last consumer", TopicScenarios::sharedPassing);
         ALL.put("share a subscription among clients of one id only", TopicScenarios::sharedByClient);
     }
 

@@ -182,7 +182,7 @@ export const scenarios = {
     await restRefused("MessageEntityNotFoundError", 404, admin.getSubscription(TOPIC, "one"));
   },
 
-  async "a subscription begins with the rule that is given, or with the default one"(world) {
+  async "a new subscription has the given rule, or the default rule"(world) {
     const admin = administer(world);
     await admin.createTopic(TOPIC);
     await admin.createSubscription(TOPIC, "default");
@@ -273,7 +273,7 @@ export const scenarios = {
     }
   },
 
-  async "runtime properties of a queue count what is in it"(world) {
+  async "runtime properties of a queue have the counts"(world) {
     const admin = administer(world);
     const start = await world.ask("now");
     await admin.createQueue("q");
@@ -339,14 +339,14 @@ export const scenarios = {
     assert.deepEqual((await collect(admin.listSubscriptionsRuntimeProperties(TOPIC)))[0], one);
   },
 
-  async "the namespace says what it is"(world) {
+  async "the namespace has its properties"(world) {
     const start = await world.ask("now");
     const found = await administer(world).getNamespaceProperties();
     assertHas(found, { name: "sbemulatorns", messagingSku: "Standard", messagingUnits: undefined });
     assert.ok(Math.abs(found.createdAt.getTime() - start) < 60_000);
   },
 
-  async "what an administration client cannot do has the code that the SDK has for it"(world) {
+  async "errors of administration have the code of the SDK"(world) {
     const admin = administer(world);
     await makeSubscription(admin);
     const missing = (work) => restRefused("MessageEntityNotFoundError", 404, work);

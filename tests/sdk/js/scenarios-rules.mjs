@@ -76,7 +76,7 @@ export const scenarios = {
     assert.deepEqual(messages[2].applicationProperties, { n: 4, RuleName: "action" });
   },
 
-  async "what cannot be a rule is refused by name"(world) {
+  async "an invalid rule is refused by name"(world) {
     const { client, manager } = await ruleManager(world);
     const filter = { sqlExpression: "a = 1" };
     await manager.createRule("taken", filter);

@@ -72,7 +72,7 @@ export const scenarios = {
     assert.deepEqual(bodies(await receive(client.createReceiver("Topic", "ONE"), 1)), ["case aside"]);
   },
 
-  async "a subscription gets what its filter lets pass"(world) {
+  async "a subscription gets messages that its filter matches"(world) {
     await makeTopic(world, {
       red: sql("colour = 'red' AND sys.Label IS NOT NULL"),
       heavy: sql("weight > 10 OR colour LIKE 'dark%'"),
@@ -293,7 +293,7 @@ export const scenarios = {
     assert.deepEqual([dead.body, dead.deadLetterReason], ["far", "MaxTransferHopCountExceeded"]);
   },
 
-  async "a subscription forwards what its rules let pass, as they have changed it"(world) {
+  async "a subscription forwards matching messages with the changes of its rules"(world) {
     const admin = await makeTopic(world, { all: EVERYTHING });
     await admin.createQueue("target");
     const rule = { name: "red", filter: sql("colour = 'red'"), action: sql("SET seen = TRUE") };
@@ -336,7 +336,7 @@ export const scenarios = {
     );
   },
 
-  async "what cannot be forwarded is in the transfer dead-letter queue"(world) {
+  async "messages that cannot be forwarded are in the transfer dead-letter queue"(world) {
     const admin = administer(world);
     await admin.createQueue("target");
     await admin.createQueue("source", { forwardTo: "target" });

@@ -30,15 +30,15 @@ async function thereAndBack(client) {
 }
 
 export const scenarios = {
-  async "a message goes there and back and is completed"(world) {
+  async "a message is sent, received and completed"(world) {
     await thereAndBack(connect(world));
   },
 
-  async "a message goes there and back over TLS"(world) {
+  async "a message is sent and received over TLS"(world) {
     await thereAndBack(connect(world, {}, world.brokers.tls));
   },
 
-  async "a message goes there and back over WebSocket"(world) {
+  async "a message is sent and received over WebSocket"(world) {
     await thereAndBack(connect(world, { webSocketOptions: { webSocket: WebSocket } }, world.brokers.tls));
   },
 
@@ -69,7 +69,7 @@ export const scenarios = {
     assert.equal(message.body, "small");
   },
 
-  async "an abandoned message is counted and goes to the dead letters in the end"(world) {
+  async "an abandoned message is counted and finally dead-lettered"(world) {
     const client = connect(world);
     await send(client, "poison");
     const receiver = client.createReceiver(QUEUE);
@@ -108,7 +108,7 @@ export const scenarios = {
     await nothingLeft(letters);
   },
 
-  async "a deferred message is set aside"(world) {
+  async "a deferred message is no longer received"(world) {
     const client = connect(world);
     await send(client, "later", "now");
     const receiver = client.createReceiver(QUEUE);
@@ -144,7 +144,7 @@ export const scenarios = {
     await nothingLeft(receiver);
   },
 
-  async "asking for more than there is returns what there is"(world) {
+  async "a request for more messages than available returns the available ones"(world) {
     const client = connect(world);
     const receiver = client.createReceiver(QUEUE);
     for (const round of [1, 2, 3]) {
@@ -213,7 +213,7 @@ export const scenarios = {
     assert.deepEqual(sources, ["processMessageCallback"]);
   },
 
-  async "settling after the lock ran out is a lost lock"(world) {
+  async "settling after the lock expired is a lost lock"(world) {
     const client = connect(world);
     await send(client, "slow");
     const receiver = client.createReceiver(QUEUE);
@@ -246,7 +246,7 @@ export const scenarios = {
     await nothingLeft(receiver);
   },
 
-  async "what the sender sets arrives"(world) {
+  async "every property that the sender sets arrives"(world) {
     const client = connect(world);
     const sent = {
       messageId: "the-id",
