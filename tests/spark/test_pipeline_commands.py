@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from pipeline_fixtures import Pipeline
@@ -11,7 +12,9 @@ from pipeline_rows import captured, message
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from peeklock.cli import pipeline_capture
 from peeklock.cli.pipeline_session import error_summary
+from peeklock.spark.options import MOST_MESSAGES
 from peeklock.spark.pipelines.capture import PARTITIONS
 from peeklock.spark.pipelines.lake import Lake
 from serving import ServedBroker
@@ -162,3 +165,8 @@ def test_an_error_of_spark_is_its_last_word_in_one_line() -> None:
         error_summary(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no\n\tat a.b")) == "no"
     )
     assert error_summary(KeyError()) == "KeyError"
+
+
+def test_the_help_of_capture_names_the_default_of_the_data_source() -> None:
+    declared = get_args(get_type_hints(pipeline_capture.run, include_extras=True)["batch_size"])[1]
+    assert declared.show_default == str(MOST_MESSAGES)

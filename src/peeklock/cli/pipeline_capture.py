@@ -98,7 +98,7 @@ def run(
         str, typer.Option(help="How often to merge small Parquet files; max: never. Without effect with --until-empty.")
     ] = "1h",
     batch_size: Annotated[
-        int | None, typer.Option(min=1, show_default="10000", help="The most messages in a batch.")
+        int | None, typer.Option(min=1, show_default="100000", help="The most messages in a batch.")
     ] = None,
     option: SourceOptions = None,
     connection_string: ConnectionString = LOCAL,
