@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 from peeklock.spark.draining import drain
 from peeklock.spark.folders import SparkFolder
 from peeklock.spark.pipelines import capture, dead_letters, replay, report
+from peeklock.spark.pipelines.compaction import compact
 from peeklock.spark.pipelines.tables import make_tables
+from peeklock.spark.session import default_tasks
 
 MODES = ("peek", "receiveAndDelete")
 """The other modes of streams. The last one removes all messages."""
@@ -74,6 +76,7 @@ def main(connection_string: str, queue: str, folder: str) -> None:
         made = report.publish(lake, f"{folder}/{name}", Path(folder, name, "report.html"), "lake", small=small)
         said[name] = made.tables["entities"][0]["messages"]
     sent = replay.replay(replay.outgoing(replay.chosen(lake, replay.Choice())), copies, replay.Pace(), tasks=1)
+    said["default tasks"] = default_tasks(spark)
     said["replayed"] = sent
     captures = {"connectionString": connection_string, "maxMessagesPerTrigger": "2"}
     for name in ("captured", "captured again"):
@@ -81,6 +84,9 @@ def main(connection_string: str, queue: str, folder: str) -> None:
         capture.capture(spark, [f"{queue}-copies"], captures, target)
         rows = capture.read(spark, f"{folder}/captured").collect()
         said[name] = [len(rows), len({row.message_id for row in rows})]
+    compacted = compact(spark, f"{folder}/captured")
+    rows = capture.read(spark, f"{folder}/captured").collect()
+    said["compacted"] = [compacted.merged > compacted.into > 0, len({row.message_id for row in rows})]
     said["not captured"] = spark.read.format("servicebus").options(**copies).load().count()
     spark.stop()
     print(json.dumps(said))

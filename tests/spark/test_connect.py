@@ -73,7 +73,9 @@ def test_the_source_and_all_pipelines_work_through_spark_connect(
         "report": 5,
         "small": 5,
         "replayed": 5,
+        "default tasks": 2,
         "captured": [5, 5],
         "captured again": [5, 5],
+        "compacted": [True, 5],
         "not captured": 0,
     }

@@ -96,6 +96,7 @@ def replay(
     ):
         from peeklock.spark.pipelines import replay as pipeline
         from peeklock.spark.pipelines.capture import read
+        from peeklock.spark.session import default_tasks
 
         pace = pipeline.Pace(timing=chosen_timing, speed=speed or 1.0, rate=rate)
         choice = pipeline.Choice(where=where, entity=only, since=start, until=end)
@@ -109,7 +110,7 @@ def replay(
         sent = 0
         if found.messages and not stopping.is_set():
             outgoing = pipeline.outgoing(rows, chosen_ids)
-            count = tasks or spark.sparkContext.defaultParallelism
+            count = tasks or default_tasks(spark)
             with progress("sending", found.messages) as advance:
                 sent = pipeline.replay(outgoing, options, pace, tasks=count, on_sent=advance, stopping=stopping)
         if json:

@@ -78,6 +78,17 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def default_tasks(spark: SparkSession) -> int:
+    """How many tasks keep all cores of Spark busy."""
+    if not is_connect(spark):
+        return spark.sparkContext.defaultParallelism
+    # A client of Spark Connect has no context. Spark divides a range into that many partitions.
+    from pyspark.sql import functions as F
+
+    found: int = spark.range(1 << 20).select(F.spark_partition_id()).distinct().count()
+    return found
+
+
 def use_this_python() -> None:
     """Make Spark use the Python of this program. Call it before the first session is started.
 

@@ -2,8 +2,8 @@
 
 Paths are relative to the folder. The commit log relies on two guarantees: `create` never replaces a file, and a file is
 created as a whole or not at all. On this machine, created and moved files are synced when the call returns. On other
-storage the file system decides on syncing, and on two concurrent creations of one file. Only this module and `session`
-require the driver's Java, through which Spark reaches other storage.
+storage the file system decides on syncing, and on two concurrent creations of one file. Only this module requires the
+driver's Java, through which Spark reaches other storage; folders of this machine do not need it.
 """
 
 from __future__ import annotations
