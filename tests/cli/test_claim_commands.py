@@ -67,6 +67,28 @@ def test_claims_are_listed_oldest_first_with_their_messages(commands: Commands) 
     assert listed(commands, queue, "--name", "other") == []
 
 
+def test_claimed_messages_are_counted_by_the_commands_for_entities(commands: Commands) -> None:
+    queue = commands.queue()
+    send(commands, queue, "a", "b", "c")
+    before = commands.json("queue", "show", queue)
+    assert "ClaimedMessageCount" not in before
+    claim = abandoned(commands, queue, count=2)
+    shown = commands.json("queue", "show", queue)
+    counts = ("ActiveMessageCount", "ClaimedMessageCount", "MessageCount")
+    assert [shown[name] for name in counts] == [1, 2, 3]
+    assert "ClaimedMessageCount" in commands.ok("queue", "show", queue)
+    header, _, *rows = commands.ok("queue", "list").splitlines()
+    (row,) = (row.split() for row in rows if row.split()[0] == queue)
+    assert (header.split()[-1], row[-1]) == ("Claimed", "2")
+    (reading,) = commands.json_lines("watch", queue, "--count", "1")
+    assert reading["entities"][0]["ClaimedMessageCount"] == 2
+    assert "Claimed" in commands.ok("watch", queue, "--count", "1")
+    commands.ok("claim", "release", queue, "--id", str(claim), "--yes")
+    after = commands.json("queue", "show", queue)
+    assert "ClaimedMessageCount" not in after
+    assert after["ActiveMessageCount"] == 3
+
+
 def test_a_connected_owner_is_shown(commands: Commands) -> None:
     queue = commands.queue()
     send(commands, queue, "a", "b")

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from azure.core.exceptions import (
@@ -33,6 +34,8 @@ from azure.servicebus.management import (
 )
 
 from admin.atom import AtomClient
+from peeklock.amqp.types import Int
+from peeklock.client import connect
 from serving import ServedBroker
 
 UTC = datetime.UTC
@@ -433,6 +436,19 @@ def test_the_counts_of_a_queue_are_exact(broker: ServedBroker, client: ServiceBu
     updated = client.get_queue_runtime_properties("orders")
     assert updated.updated_at_utc is not None
     assert updated.updated_at_utc > found.created_at_utc
+
+
+def test_claimed_messages_count_in_the_total(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:
+    client.create_queue("orders")
+    send(broker, "orders", "a", "b", "c")
+    with connect(broker.connection_string) as connection:
+        claim = {"claim-name": "lake", "claim-id": uuid4(), "owner": uuid4(), "message-count": Int(2)}
+        assert connection.management("orders").request("peeklock:claim-messages", claim)
+    for found in (client.get_queue_runtime_properties("orders"), next(client.list_queues_runtime_properties())):
+        assert (found.active_message_count, found.total_message_count) == (1, 3)
+        assert (found.scheduled_message_count, found.dead_letter_message_count) == (0, 0)
+        assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+    assert client.get_queue("orders").max_delivery_count == 10
 
 
 def test_the_counts_of_topics_and_subscriptions_are_exact(

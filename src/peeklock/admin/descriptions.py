@@ -100,7 +100,7 @@ def _computed(state: EntityState) -> dict[str, Content]:
     return {
         "SizeInBytes": str(runtime.size_in_bytes),
         "MessageCount": str(runtime.total),
-        "CountDetails": lambda root: write_counts(root, counts),
+        "CountDetails": lambda root: write_counts(root, counts, (runtime.claimed,)),
         "SubscriptionCount": str(runtime.subscription_count),
         "SqlFilterCount": str(runtime.sql_filter_count),
         "CorrelationFilterCount": str(runtime.correlation_filter_count),

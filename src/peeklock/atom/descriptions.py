@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
-from peeklock.atom.elements import AUTHORIZATION_RULES, COUNT_DETAILS
+from peeklock.atom.elements import AUTHORIZATION_RULES, COUNT_DETAILS, OWN_COUNTS
 from peeklock.atom.entries import description
 from peeklock.atom.markup import COUNTS, branch, child, children, leaf, local_name, text_of
 from peeklock.entities.names import without_origin
@@ -121,16 +121,19 @@ def _read_authorization_rule(element: Element) -> AuthorizationRule:
 # --- counts of messages
 
 
-def write_counts(root: Element, counts: Iterable[int]) -> None:
-    """Add `CountDetails`, with the counts in the order of its elements."""
+def write_counts(root: Element, counts: Iterable[int], own: Iterable[int]) -> None:
+    """Add `CountDetails`, with the counts in the order of its elements, and Peeklock's own if they are not 0."""
     details = branch(root, "CountDetails", xmlns_d2p1=COUNTS)
     for name, count in zip(COUNT_DETAILS, counts, strict=True):
         # Clients read the prefix from the only attribute of the parent.
         leaf(details, f"d2p1:{name}", str(count))
+    for name, count in zip(OWN_COUNTS, own, strict=True):
+        if count:
+            leaf(details, f"d2p1:{name}", str(count))
 
 
 def read_counts(root: Element) -> dict[str, str]:
     """Return the texts of `CountDetails` by name."""
     details = child(root, "CountDetails")
     found = {} if details is None else {local_name(each): each.text or "" for each in details}
-    return {name: text for name, text in found.items() if name in COUNT_DETAILS}
+    return {name: text for name, text in found.items() if name in COUNT_DETAILS or name in OWN_COUNTS}

@@ -20,6 +20,8 @@ COUNT_DETAILS: Final = (
     "TransferDeadLetterMessageCount",
 )
 """The elements of `CountDetails`."""
+OWN_COUNTS: Final = ("ClaimedMessageCount",)
+"""Peeklock's own elements of `CountDetails`, after the others and only if they are not 0: Service Bus has none."""
 NUMBERS: Final = ("MessageCount", "SizeInBytes", "SubscriptionCount")
 MOMENTS: Final = ("CreatedAt", "UpdatedAt", "AccessedAt")
 AUTHORIZATION_RULES: Final = "AuthorizationRules"

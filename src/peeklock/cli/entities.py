@@ -26,6 +26,8 @@ _COUNTS = {
     "Transfer": "TransferMessageCount",
     "Transfer dead-letter": "TransferDeadLetterMessageCount",
 }
+OWN_COUNTS = {"Claimed": "ClaimedMessageCount"}
+"""Counts that only Peeklock has. An entity has the count if it is not 0."""
 COLUMNS: dict[Kind, dict[str, str]] = {
     Kind.QUEUE: {**_COUNTS, "Bytes": "SizeInBytes"},
     Kind.TOPIC: {"Subscriptions": "SubscriptionCount", "Scheduled": "ScheduledMessageCount", "Bytes": "SizeInBytes"},
@@ -72,7 +74,9 @@ def _group(kind: Kind) -> typer.Typer:
         if json:
             print_json([as_json(entity) for entity in found])
         elif found:
-            columns = COLUMNS[kind]
+            columns = COLUMNS[kind] | {
+                title: name for title, name in OWN_COUNTS.items() if any(name in entity.runtime for entity in found)
+            }
             rows = [[entity.name, entity.settings.get("Status"), *_figures(entity, columns)] for entity in found]
             print_table(("Name", "Status", *columns), rows, columns)
         else:

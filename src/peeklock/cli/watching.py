@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peeklock.atom.elements import COUNT_DETAILS
+from peeklock.atom.elements import COUNT_DETAILS, OWN_COUNTS
 from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administering
 from peeklock.cli.output import AsJson, console, print_json, table
 from peeklock.client import RequestRefused
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _COLUMNS = ("Entity", "Active", "Dead-letter", "Scheduled", "Transfer", "Transfer dead-letter")
+_OWN_COLUMNS = {"ClaimedMessageCount": "Claimed"}
 
 
 @app.command()
@@ -89,13 +90,21 @@ def _screen(json: bool) -> Iterator[Any]:
 
 
 def _json_line(entities: list[Entity]) -> None:
-    counts = [{"entity": entity.path, **{name: _count(entity, name) for name in COUNT_DETAILS}} for entity in entities]
+    names = _names(entities)
+    counts = [{"entity": entity.path, **{name: _count(entity, name) for name in names}} for entity in entities]
     print_json({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "entities": counts})
 
 
 def _table(entities: list[Entity]) -> Any:
-    rows = [(entity.path, *(_count(entity, name) for name in COUNT_DETAILS)) for entity in entities]
-    return table(_COLUMNS, rows, _COLUMNS[1:])
+    names = _names(entities)
+    columns = (*_COLUMNS, *(_OWN_COLUMNS[name] for name in names if name in _OWN_COLUMNS))
+    rows = [(entity.path, *(_count(entity, name) for name in names)) for entity in entities]
+    return table(columns, rows, columns[1:])
+
+
+def _names(entities: list[Entity]) -> tuple[str, ...]:
+    """Return the counts to show: Peeklock's own only if an entity has them."""
+    return (*COUNT_DETAILS, *(name for name in OWN_COUNTS if any(name in entity.runtime for entity in entities)))
 
 
 def _count(entity: Entity, name: str) -> int:
