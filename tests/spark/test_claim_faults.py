@@ -16,6 +16,7 @@ from peeklock.amqp.errors import Condition
 from peeklock.client import Connection, LinkClosed, Message, Properties, connect
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.spark.claiming import ClaimReader
+from peeklock.spark.claims import Claims
 from peeklock.spark.intake import Intake
 from peeklock.spark.options import Options
 from peeklock.spark.reach import PATIENCE, SourceFailed
@@ -76,7 +77,13 @@ class Driver:
 
     def run(self, batches: int) -> None:
         """So many times at most that there is a batch to run; returns when there is none."""
-        self._run(batches)
+        try:
+            self._run(batches)
+        except Killed:
+            claims = self._reader._kept_claims
+            if isinstance(claims, Claims):
+                claims.disown()  # as the kernel does when a process ends
+            raise
         self._reader.stop()
 
     def _run(self, batches: int) -> None:

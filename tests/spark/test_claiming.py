@@ -91,6 +91,31 @@ def test_each_message_is_received_once_and_the_queue_is_empty_after_a_run(stream
     assert [bool(offset.get("claimIds")) for offset in stream.offsets()] == [protocol == "broker"] * 3
 
 
+@both_protocols
+def test_of_two_queries_without_a_claim_name_the_second_is_refused(
+    stream: Stream, tmp_path: Path, protocol: str
+) -> None:
+    stream.options["claimProtocol"] = protocol
+    stream.send(range(10))
+    other = Stream(stream.spark, stream.bus, stream.queue, tmp_path / "other")
+    other.options = stream.options
+    writer = stream.load(pollInterval="50ms").writeStream.format("parquet")
+    query = writer.option("checkpointLocation", str(stream.checkpoint)).start(str(stream.target))
+    try:
+        query.processAllAvailable()
+        with pytest.raises(Exception, match=r"another query claims messages .* set a different 'claimName'"):
+            other.run()
+        stream.send(range(10, 15))
+        query.processAllAvailable()
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert stream.taken() == list(range(15))
+    other.send(range(15, 20))
+    other.run(claimName="other")
+    assert other.taken() == list(range(15, 20))
+
+
 def test_a_query_continues_with_broker_claims_after_an_earlier_one_deferred(stream: Stream, tmp_path: Path) -> None:
     stream.send(range(20))
     flag = tmp_path / "fail"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from socket import SHUT_RDWR
 from typing import Any
 
@@ -76,7 +78,7 @@ def send_to_session(connection: Connection, session_id: str, count: int) -> None
 
 
 def noted(claims: AnyClaims, claim: Claim) -> Offset:
-    return claims.start.following(claim, claims.removing)
+    return claims.start.following(claim, claims.removing, claims.owner)
 
 
 def settle(claims: AnyClaims, offset: Offset) -> None:
@@ -201,6 +203,102 @@ def test_claims_of_another_name_are_not_changed(connection: Connection, claims_o
     assert read(claims, ranges.of_numbers(other.numbers[None])) == [1, 2, 3]
 
 
+@pytest.fixture
+def move_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let queries start on a machine that knows nothing about the queries of other machines."""
+
+    def move(machine: str) -> None:
+        folder = tmp_path / machine
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+
+    move("one")
+    return move
+
+
+@by_deferring
+def test_a_second_query_on_this_machine_is_refused_until_the_first_has_ended(
+    connection: Connection, claims_of: Make, move_to: Callable[[str], None]
+) -> None:
+    send(connection, 3)
+    second = claims_of()
+    with claims_of() as first:
+        claim = first.next(ALL)
+        with pytest.raises(SourceFailed, match="under the name 'spark:queue': set a different 'claimName'"):
+            second.next(ALL)
+        assert read(first, claim.parts[None]) == [1, 2, 3]
+    assert second.next(ALL).numbers == {None: [1, 2, 3]}
+    assert claims_of(claimName="other").next(ALL).count == 0
+
+
+@by_deferring
+def test_a_query_is_refused_while_a_query_of_another_machine_may_own_claims(
+    broker: BrokerThread, connection: Connection, claims_of: Make, move_to: Callable[[str], None]
+) -> None:
+    send(connection, 3)
+    first = claims_of()
+    offset = noted(first, first.next(ALL))
+    move_to("two")
+    send(connection, 2)
+    with pytest.raises(SourceFailed, match="start this one once with claimName 'spark:queue'"):
+        claims_of().next(ALL)
+    assert (set_aside(broker), broker.counters().active) == (3, 2)
+    settle(first, offset)
+    assert claims_of().next(ALL).numbers == {None: [4, 5]}
+
+
+@by_deferring
+def test_a_named_query_takes_over_claims_of_an_unnamed_one(
+    connection: Connection, claims_of: Make, move_to: Callable[[str], None]
+) -> None:
+    send(connection, 3)
+    claims_of().next(ALL)
+    for machine, name in (("two", {"claimName": "spark:queue"}), ("three", {})):
+        move_to(machine)
+        with claims_of(**name) as claims:
+            taken = claims.next(ALL)
+            if name:
+                assert taken.numbers == {None: [1, 2, 3]}
+                assert noted(claims, taken).owner == ""
+                settle(claims, noted(claims, taken))
+                send(connection, 2)
+                claims.next(ALL)
+            else:  # marked only with the name, as by older versions
+                assert taken.numbers == {None: [4, 5]}
+
+
+@by_deferring
+def test_a_query_that_continues_on_another_machine_finds_its_claims(
+    connection: Connection, claims_of: Make, move_to: Callable[[str], None]
+) -> None:
+    send(connection, 6)
+    first = claims_of()
+    offset = Offset.parse(noted(first, first.next(Limit(messages=2))).json())
+    assert first.next(Limit(messages=2)).numbers == {None: [3, 4]}  # in no offset
+    move_to("two")
+    for _ in range(2):
+        with claims_of() as claims:
+            claims.settle(offset)
+            assert claims.next(ALL).numbers == {None: [3, 4, 5, 6]}
+            assert noted(claims, Claim()).owner == offset.owner
+
+
+@by_deferring
+def test_a_machine_without_lock_files_still_tells_queries_apart(
+    connection: Connection,
+    claims_of: Make,
+    move_to: Callable[[str], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send(connection, 3)
+    (tmp_path / "one" / f"peeklock-claims-{os.getuid()}").symlink_to(tmp_path)
+    claims_of().next(ALL)
+    assert "have no lock file on this machine" in caplog.text
+    with pytest.raises(SourceFailed, match="which may still run"):
+        claims_of().next(ALL)
+
+
 def test_messages_deferred_by_other_clients_are_not_claims(connection: Connection, claims_of: Make) -> None:
     send(connection, 2)
     receiver = connection.receiver("queue", credit=0)
@@ -215,7 +313,8 @@ def test_a_large_entity_is_searched_a_part_at_a_time(
     monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 10)
     monkeypatch.setattr("peeklock.spark.claims.SEARCHED_AT_ONCE", 20)
     send(connection, 100)
-    claims_of().next(Limit(messages=50))  # forgotten
+    with claims_of() as forgotten:
+        forgotten.next(Limit(messages=50))
     claims = claims_of()
     assert isinstance(claims, Claims)
     found: list[int] = []
@@ -340,7 +439,8 @@ def test_a_session_that_another_holds_is_waited_for_and_then_named(
 @by_deferring
 def test_found_claims_of_a_session_come_before_newer_messages(connection: Connection, claims_of: Make) -> None:
     send_to_session(connection, "a", 4)
-    claims_of("sessions").next(ALL)  # forgotten
+    with claims_of("sessions") as forgotten:
+        forgotten.next(ALL)
     send_to_session(connection, "a", 2)
     claims = claims_of("sessions")
     first = claims.next(Limit(messages=2))

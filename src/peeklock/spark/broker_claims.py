@@ -26,14 +26,13 @@ from peeklock.amqp.types import Int
 from peeklock.client import ClientError, RequestRefused
 from peeklock.limits.broker import MAX_CLAIM_NAME, MAX_CLAIM_WAIT_MS, MAX_CLAIMED_MESSAGES, MAX_LISTED_CLAIMS
 from peeklock.spark import ranges
-from peeklock.spark.claims import ClaimLost, Claims, check_same
+from peeklock.spark.claims import IN_USE, ClaimLost, Claims, NameInUse, check_same
 from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import BROKER, DEFER, Options
 from peeklock.spark.packed import PackedReading
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Asked, Reach, SourceFailed
 from peeklock.spark.rows import Page, numbers_of
-from peeklock.spark.sending import Patience
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,6 @@ _MOST_UNCONFIRMED: Final = 2
 """The most removals without a confirmation."""
 _KEPT_ALIVE_S: Final = 10.0
 """How often an idle connection is serviced. If it closed, the claim name would have no connected owner."""
-_IN_USE: Final = Patience(retries=6)
-"""Retries while the name is in use: after its driver was killed, a process takes some time to end."""
 
 _CLAIMING: Final = "claiming messages of"
 _LISTING: Final = "looking for claims on"
@@ -89,9 +86,16 @@ class BrokerClaims:
     def close(self) -> None:
         self._is_closed.set()
         with self._lock:
+            if self._deferred is not None:
+                self._deferred.disown()
             self._reach.close()
 
     # --- claiming ---
+
+    @property
+    def owner(self) -> str:
+        """Empty: the broker knows the owner. An offset keeps the id that an earlier offset has."""
+        return ""
 
     @property
     def is_searched(self) -> bool:
@@ -194,12 +198,9 @@ class BrokerClaims:
                 return _claim_of(answer, request["claim-id"])
             except _NameInUse:
                 failures += 1
-                if failures > _IN_USE.retries:
-                    raise SourceFailed(
-                        f"another query claims messages of '{self.start.entity}' under the name '{self.start.claim}': "
-                        "set a different 'claimName' for each query, or stop the other query"
-                    ) from None
-                self._reach.pause(_IN_USE.delay(failures))
+                if failures > IN_USE.retries:
+                    raise NameInUse.of(self.start) from None
+                self._reach.pause(IN_USE.delay(failures))
 
     def _try_to_claim(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -228,6 +229,7 @@ class BrokerClaims:
         while self._deferred is not None:
             claim = self._deferred.recover(limit)
             if self._deferred.is_searched:
+                self._deferred.disown()
                 self._deferred = None
             if claim.count:
                 return claim

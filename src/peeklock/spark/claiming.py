@@ -116,4 +116,4 @@ class ClaimReader(TakingReader):
             self._check_driver()
 
     def _following(self, offset: Offset, claim: Claim) -> Offset:
-        return offset.following(claim, self._claims.removing)
+        return offset.following(claim, self._claims.removing, self._claims.owner)

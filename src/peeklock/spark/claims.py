@@ -20,10 +20,12 @@ from peeklock.spark import ranges
 from peeklock.spark.intake import BYTES_AT_ONCE, Intake
 from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import Options
+from peeklock.spark.owners import NotOwned, Owner
 from peeklock.spark.pages import Pages
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Asked, Reach, SourceFailed
 from peeklock.spark.rows import CLAIM_PROPERTY, Page, number_of
+from peeklock.spark.sending import Patience
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ AT_ONCE: Final = 2
 """Outstanding requests, so that client and service work at the same time."""
 SEARCHED_AT_ONCE: Final = 5000
 """Messages searched for forgotten claims before new messages are claimed."""
+IN_USE: Final = Patience(retries=6)
+"""Retries while the name is in use: after its driver was killed, a process takes some time to end."""
 
 _CLAIMING: Final = "claiming messages of"
 _READING: Final = "reading claimed messages of"
@@ -53,6 +57,17 @@ class ClaimLost(SourceFailed):
         )
 
 
+class NameInUse(SourceFailed):
+    """Another query claims under the name."""
+
+    @classmethod
+    def of(cls, start: Offset) -> Self:
+        return cls(
+            f"another query claims messages of '{start.entity}' under the name '{start.claim}': "
+            "set a different 'claimName' for each query, or stop the other query"
+        )
+
+
 class Claims:
     """The claims of one name on one entity. A context manager, for use by one thread."""
 
@@ -63,6 +78,7 @@ class Claims:
         """Number of messages of settled offsets that were removed."""
         self._options = options
         self._poll_s = options.poll_interval_s
+        self._owner = Owner(options)
         self._reach = reach or Reach(options)
         self._intake = Intake(options, self._reach, ReceiveMode.PEEK_LOCK)
         self._search_from = 0
@@ -77,7 +93,26 @@ class Claims:
         self.close()
 
     def close(self) -> None:
+        self.disown()
         self._reach.close()
+
+    @property
+    def owner(self) -> str:
+        """The id of the query, for its offsets."""
+        return self._owner.id
+
+    def disown(self) -> None:
+        """Let another query claim under the name; the connection stays open."""
+        self._owner.release()
+
+    def _own(self) -> None:
+        """Become the owner of the name on this machine, or raise NameInUse."""
+        failures = 0
+        while not self._owner.acquire():
+            failures += 1
+            if failures > IN_USE.retries:
+                raise NameInUse.of(self.start)
+            self._reach.pause(IN_USE.delay(failures))
 
     # --- claiming ---
 
@@ -100,6 +135,7 @@ class Claims:
         If the service fails meanwhile, this returns an empty claim, and `recover` finds the messages claimed so far.
         """
         wait_s = self._poll_s if wait_s is None else wait_s
+        self._own()
         try:
             claim = self._take(limit, wait_s)
         except ClientError as error:
@@ -124,7 +160,7 @@ class Claims:
                 else:
                     left.append(message)
             if taken:
-                mark = {CLAIM_PROPERTY: self.start.claim}
+                mark = {CLAIM_PROPERTY: self._owner.mark}
                 receiver.modify(taken, delivery_failed=False, undeliverable_here=True, annotations=mark)
             if left:
                 receiver.release(left)
@@ -153,6 +189,7 @@ class Claims:
         """
         if self._is_searched:
             return Claim()
+        self._own()
         return self._reach.attempt("looking for claims on", lambda: self._recover(limit))
 
     def _recover(self, limit: Limit) -> Claim:
@@ -194,9 +231,19 @@ class Claims:
             message = Message.decode(payload)
         except DecodeError:
             return None
-        is_deferred = (message.message_annotations or {}).get(_STATE) == _DEFERRED
-        is_named = (message.application_properties or {}).get(CLAIM_PROPERTY) == self.start.claim
-        return message if is_deferred and is_named else None
+        if (message.message_annotations or {}).get(_STATE) != _DEFERRED:
+            return None
+        try:
+            is_owned = self._owner.owns((message.application_properties or {}).get(CLAIM_PROPERTY))
+        except NotOwned:
+            self.disown()
+            entity, claim = self.start.entity, self.start.claim
+            raise NameInUse(
+                f"messages of '{entity}' are claimed by another query without a 'claimName', which may still run: set "
+                f"a different 'claimName' for each query; if the other query does not run any more, start this one "
+                f"once with claimName '{claim}', which takes its messages over"
+            ) from None
+        return message if is_owned else None
 
     # --- reading ---
 
@@ -246,6 +293,7 @@ class Claims:
     def settle(self, offset: Offset) -> None:
         """Remove the messages that an offset has claimed. Messages that no longer exist are ignored."""
         check_same(self.start, offset)
+        self._owner.continues(offset.owner)
         if offset.ids or offset.removing:
             raise SourceFailed(
                 f"the checkpoint has claims on '{offset.entity}' that a broker stores (peeklock:claims); only that "

@@ -92,6 +92,8 @@ class Offset:
     """Ids of claims that the broker stores. Without ids, the messages are deferred."""
     removing: tuple[str, ...] = ()
     """Claims of earlier, durable batches whose removal was not confirmed when this offset was made."""
+    owner: str = ""
+    """The id of the query, which marks the messages that it defers; empty if the user has named the claims."""
 
     @classmethod
     def parse(cls, value: Any) -> Self:
@@ -106,6 +108,7 @@ class Offset:
                 sessions={str(id): ranges.check(each) for id, each in value.get("sessions", {}).items()},
                 ids=tuple(str(UUID(id)) for id in value.get("claimIds", ())),
                 removing=tuple(str(UUID(id)) for id in value.get("removing", ())),
+                owner=str(value.get("owner", "")),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{value!r} is not an offset of a claiming stream: {error!r}") from None
@@ -124,9 +127,11 @@ class Offset:
             value["claimIds"] = list(self.ids)
         if self.removing:
             value["removing"] = list(self.removing)
+        if self.owner:
+            value["owner"] = self.owner
         return value
 
-    def following(self, claim: Claim, removing: tuple[str, ...] = ()) -> Offset:
+    def following(self, claim: Claim, removing: tuple[str, ...] = (), owner: str = "") -> Offset:
         """Return the offset of the next batch, which has this claim."""
         by_session = {id: ranges.join(part) for id, part in claim.parts.items()}
         claimed = by_session.pop(None, [])
@@ -140,6 +145,7 @@ class Offset:
             sessions=sessions,
             ids=claim.ids,
             removing=removing,
+            owner=owner or self.owner,
         )
 
     @property
