@@ -345,6 +345,22 @@ def test_the_log_names_the_protocol_once(
     ]
 
 
+@pytest.mark.parametrize(("chosen", "warned"), [("auto", 1), ("defer", 0)])
+def test_a_warning_says_that_messages_are_deferred_because_the_service_has_no_claims(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, chosen: str, warned: int
+) -> None:
+    monkeypatch.setattr(Connection, "capabilities", frozenset())
+    caplog.set_level("WARNING", "peeklock.spark")
+    reader = ClaimReader(options_of(broker, claimProtocol=chosen), SCHEMA)
+    for _ in range(2):
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    progress = reader.reportLatestOffset()
+    reader.stop()
+    assert progress is not None
+    assert progress["claimProtocol"] == "defer"
+    assert sum("the service of 'queue' does not offer claims" in each for each in caplog.messages) == warned
+
+
 def test_messages_deferred_by_an_older_run_are_found_and_settled(
     broker: BrokerThread, connection: Connection, make: Make
 ) -> None:

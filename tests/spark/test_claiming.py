@@ -322,6 +322,7 @@ def test_the_progress_of_a_query_has_the_numbers_of_waiting_claimed_and_removed_
     query.awaitTermination()
     reported = [json.loads(each.sources[0].latestOffset) for each in query.recentProgress if each.numInputRows]
     assert [each["claimedMessages"] for each in reported] == [4, 8, 10]
+    assert {each["claimProtocol"] for each in reported} == {"broker"}
     assert reported[0]["waitingMessages"] == 6
     assert reported[0]["oldestSeconds"] >= 0
     assert [each["removedMessages"] <= each["claimedMessages"] for each in reported] == [True] * 3

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from peeklock.spark.broker_claims import BrokerClaims, claims_of
 from peeklock.spark.claims import ClaimLost, Claims
 from peeklock.spark.offsets import Claim, Limit, Offset
-from peeklock.spark.options import Options
+from peeklock.spark.options import AUTO, BROKER, DEFER, Options
 from peeklock.spark.progress import Progress
 from peeklock.spark.taking import Part, TakingReader, share
 
@@ -76,7 +76,8 @@ class ClaimReader(TakingReader):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The offset that Spark shows in the progress of a query. It is never used as a start offset."""
-        return self._progress.report(self._claims.removed)
+        removed = self._claims.removed
+        return {"claimProtocol": self._protocol, **self._progress.report(removed)}
 
     def commit(self, end: dict[str, Any]) -> None:
         self._on_durable(end)
@@ -96,9 +97,22 @@ class ClaimReader(TakingReader):
     def _claims(self) -> Claims | BrokerClaims:
         if self._kept_claims is None:
             self._kept_claims = claims_of(self._options)
-            protocol = "claims of the broker" if isinstance(self._kept_claims, BrokerClaims) else "deferral"
-            log.info("claiming messages of '%s' by %s", self._options.address, protocol)
+            if self._protocol == BROKER:
+                log.info("claiming messages of '%s' by claims of the broker", self._options.address)
+            elif self._options.claim_protocol == AUTO:
+                log.warning(
+                    "the service of '%s' does not offer claims (peeklock:claims): each message is deferred, which is "
+                    "slower; set claimProtocol=defer to choose this",
+                    self._options.address,
+                )
+            else:
+                log.info("claiming messages of '%s' by deferral", self._options.address)
         return self._kept_claims
+
+    @property
+    def _protocol(self) -> str:
+        """The protocol in use."""
+        return BROKER if isinstance(self._kept_claims, BrokerClaims) else DEFER
 
     def _on_durable(self, offset: dict[str, Any]) -> None:
         if offset != self._settled:
