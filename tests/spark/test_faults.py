@@ -1,9 +1,10 @@
-"""Capture under fire: drivers, executors and the broker are killed, again and again, while messages keep coming.
+"""Streams whose drivers, executors and broker are killed again and again while messages arrive.
 
-Each kill is a SIGKILL, at a random moment while the capture is at work. Which, and when, follows from a seed that the
-test prints; `PEEKLOCK_FAULTS_SEED` has it again, and `PEEKLOCK_FAULTS` says how many. Each protocol of claims has that
-many; with few there is one capture, which begins by deferring and goes on with claims that the broker keeps.
-`PEEKLOCK_TABLE_FORMAT` has it capture into Delta or Iceberg instead of Parquet.
+Each kill is a SIGKILL at a random moment while the stream runs. Kind and moment follow from a seed that the test
+prints; `PEEKLOCK_FAULTS_SEED` repeats it, and `PEEKLOCK_FAULTS` is the number of kills for each stream: a capture and a
+stream into Spark's own file sink, each with both claim protocols. With few kills there is one of each: the capture
+begins by deferral and continues with claims of the broker, as after an upgrade.
+`PEEKLOCK_TABLE_FORMAT` makes it capture into Delta or Iceberg instead, without Spark's file sink.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 from clusters import Driver, processes
 from formats import FORMAT
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from peeklock.client import ClientError, Connection, Message, Properties, connect
 from peeklock.client.administration import AdministrationClient
@@ -33,8 +34,7 @@ SEED = "PEEKLOCK_FAULTS_SEED"
 KINDS = ("driver", "executor", "broker")
 ROUNDS = int(os.environ.get("PEEKLOCK_FAULTS", "20"))
 LEAST_OF_A_KIND = ROUNDS // len(KINDS)
-PROTOCOLS = [("broker", "broker"), ("defer", "defer")] if ROUNDS >= 20 else [("defer", "auto")]
-"""Of the first driver, and of those after it."""
+MANY = 20
 PATIENCE_S = 600
 MOMENTS_S = 1.5
 """A kill comes within so long after a batch: somewhere in the next one or two."""
@@ -99,20 +99,31 @@ class Sending:
             connection.close()
 
 
-class Capturing:
-    """A capture of the queue on a cluster, and those who can be killed."""
+class Stream:
+    """A stream of the queue into files on a cluster, and the processes that can be killed."""
+
+    script: str
+    more: tuple[str, ...] = ()
+    """More arguments of the driver."""
+    commits: str
+    """The files of Spark's commit logs."""
 
     def __init__(self, broker: ServedBroker, folder: Path, protocols: tuple[str, str]) -> None:
-        self.lake = folder / "lake"
+        """`protocols`: the claim protocol of the first driver, and of those after it."""
+        self.target = folder / "target"
         self._broker = broker
         self._folder = folder
         first, self._protocol = protocols
         self.start(first)
 
     def start(self, protocol: str) -> None:
-        arguments = (self._broker.connection_string, QUEUE, str(self.lake), protocol, FORMAT)
-        self._driver = Driver(self._folder, "capture_driver.py", *arguments)
+        arguments = (self._broker.connection_string, QUEUE, str(self.target), protocol)
+        self._driver = Driver(self._folder, self.script, *arguments, *self.more)
         self._driver.await_start()
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Read what the stream has written."""
+        raise NotImplementedError
 
     def await_batch(self) -> None:
         """Until one more is done than now."""
@@ -120,7 +131,7 @@ class Capturing:
         self._await(lambda: self._batches_done() > known)
 
     def await_empty(self) -> None:
-        """All that was sent is captured and removed, without another start."""
+        """All that was sent is written and removed, without another start."""
         with connect(self._broker.connection_string) as connection:
             management = connection.management(QUEUE)
             self._await(lambda: not management.peek(0, 1))
@@ -151,7 +162,7 @@ class Capturing:
         assert self._driver.is_alive, self._driver.log
 
     def _batches_done(self) -> int:
-        names = (each.name for each in self.lake.glob("_peeklock/checkpoints/*/commits/*"))
+        names = (each.name for each in self.target.glob(self.commits))
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def _await(self, condition: Callable[[], bool]) -> None:
@@ -167,6 +178,39 @@ class Capturing:
             time.sleep(0.05)
 
 
+class Capture(Stream):
+    """`capture`, which has its own list of files."""
+
+    script = "capture_driver.py"
+    more = (FORMAT,)
+    commits = "_peeklock/checkpoints/*/commits/*"
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        rows = capture.read(spark, str(self.target), FORMAT)
+        if FORMAT == "parquet":
+            assert spark.read.parquet(str(self.target)).count() == rows.count()  # as any reader sees it
+        return rows
+
+
+class FileSink(Stream):
+    """Spark's own file sink."""
+
+    script = "sink_driver.py"
+    commits = "checkpoint/commits/*"
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        return spark.read.parquet(str(self.target / "messages"))
+
+
+PROTOCOLS = [("broker", "broker"), ("defer", "defer")]
+STREAMS: list[tuple[type[Stream], tuple[str, str]]] = (
+    [(kind, protocols) for kind in (Capture, FileSink) for protocols in PROTOCOLS]
+    if ROUNDS >= MANY
+    else [(Capture, ("defer", "auto")), (FileSink, ("auto", "auto"))]
+)
+OF_FORMAT = [each for each in STREAMS if FORMAT == "parquet" or each[0] is Capture]
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[ServedBroker]:
     broker = ServedBroker(tmp_path)
@@ -178,11 +222,12 @@ def broker(tmp_path: Path) -> Iterator[ServedBroker]:
         broker.stop()
 
 
-@pytest.fixture(params=PROTOCOLS, ids="-".join)
-def capturing(broker: ServedBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Capturing]:
-    capturing = Capturing(broker, tmp_path, request.param)
-    yield capturing
-    capturing.close()
+@pytest.fixture(params=OF_FORMAT, ids=lambda param: "-".join((param[0].__name__, *param[1])))
+def stream(broker: ServedBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
+    kind, protocols = request.param
+    stream = kind(broker, tmp_path, protocols)
+    yield stream
+    stream.close()
 
 
 @pytest.fixture
@@ -199,8 +244,8 @@ def plan(chance: random.Random) -> list[str]:
     return kinds
 
 
-def test_a_capture_has_each_message_once_despite_kills(
-    capturing: Capturing, sending: Sending, broker: ServedBroker, spark: SparkSession
+def test_files_have_each_message_once_despite_kills(
+    stream: Stream, sending: Sending, broker: ServedBroker, spark: SparkSession
 ) -> None:
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(10**6))
     print(f"{SEED}={seed}")
@@ -208,24 +253,22 @@ def test_a_capture_has_each_message_once_despite_kills(
     killed: Counter[str] = Counter()
     for kind in plan(chance):
         assert sending.is_at_it
-        capturing.await_batch()
+        stream.await_batch()
         time.sleep(MOMENTS_S * chance.random())
-        capturing.check()
-        getattr(capturing, f"kill_{kind}")(chance)
+        stream.check()
+        getattr(stream, f"kill_{kind}")(chance)
         killed[kind] += 1
         print(f"{time.strftime('%X')} killed {kind}, {sending.sent} sent")
     sending.stop()
     assert sending.resent  # the broker was killed while it was sent to
-    capturing.await_empty()
-    capturing.stop()
+    stream.await_empty()
+    stream.stop()
 
     assert sum(killed.values()) == ROUNDS
     assert min(killed[kind] for kind in KINDS) >= LEAST_OF_A_KIND
-    rows = capture.read(spark, str(capturing.lake), FORMAT).select("body", "message_id").collect()
+    rows = stream.read(spark).select("body", "message_id").collect()
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(sending.sent))
     assert all(row.message_id == bytes(row.body).decode() for row in rows)
-    if FORMAT == "parquet":
-        assert spark.read.parquet(str(capturing.lake)).count() == len(rows)  # as any reader sees it
     with connect(broker.connection_string) as connection:
         for place in (QUEUE, f"{QUEUE}/$DeadLetterQueue"):  # what is claimed would be seen too
             assert connection.management(place).peek(0, 10) == []
