@@ -21,6 +21,7 @@ from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.message import Message
 from peeklock.amqp.outcomes import Accepted, Rejected
 from peeklock.amqp.performatives import Attach, Error, Source, Target
+from peeklock.client.connection import SESSION_FILTER
 from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import ConnectionClosed, LinkAttached, LinkDetached, OutgoingDisposed
@@ -239,8 +240,11 @@ class RawClient:
         self.wait(lambda: link.credit > 0)
         return link
 
-    def receiver(self, address: str = "queue", *, credit: int = 100, deletes: bool = False) -> Receiver:
+    def receiver(
+        self, address: str = "queue", *, credit: int = 100, deletes: bool = False, session: str | None = None
+    ) -> Receiver:
         link = self._session.receiver(self._name())
+        filters = None if session is None else {SESSION_FILTER: session}
         link.attach(
             Attach(
                 name=link.name,
@@ -248,7 +252,7 @@ class RawClient:
                 role=True,
                 snd_settle_mode=1 if deletes else 0,
                 rcv_settle_mode=0 if deletes else 1,
-                source=Source(address=address),
+                source=Source(address=address, filter=filters),
                 target=Target(address="here"),
             )
         )

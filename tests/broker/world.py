@@ -406,10 +406,10 @@ class Consumer:
     def ready(self) -> bool:
         return self.credit > 0
 
-    def reserve(self) -> None:
+    def reserve(self, message: StoredMessage) -> None:
         self.credit -= 1
 
-    def unreserve(self) -> None:
+    def unreserve(self, message: StoredMessage) -> None:
         self.credit += 1
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:

@@ -737,13 +737,50 @@ def test_messages_that_are_not_whole_are_held_up_to_a_limit_for_all_links(monkey
     assert len(whole.payload) == 1000
 
 
+class Memory:
+    """The memory of all connections, as their owner counts it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+
+    def has_room(self) -> bool:
+        return self.used < self.limit
+
+    def take(self, size: int) -> None:
+        self.used += size
+
+    def release(self, size: int) -> None:
+        self.used -= size
+
+
+def test_incomplete_messages_are_limited_by_the_memory_of_all_connections() -> None:
+    memory = Memory(1500)
+    peers = [Peer(), Peer()]
+    for peer in peers:
+        peer.engine.partial_memory = memory
+        peer.begin()
+        peer.attach(0)
+        peer.attach(1, name="second")
+    first, second = peers
+    assert first.send(0, transfer(0, more=True), bytes(1000)) == []
+    assert second.send(0, transfer(0, more=True), bytes(1000)) == []  # there was room before
+    (detached,) = second.send(0, transfer(1, handle=1, more=True), bytes(10))
+    assert isinstance(detached, LinkDetached)
+    assert detached.error is not None
+    assert detached.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
+    (whole,) = first.send(0, transfer(None, more=False), b"")
+    assert len(whole.payload) == 1000
+    assert memory.used == 1000 + links.PART_BYTES
+
+
 @pytest.mark.parametrize("end", ["whole", "aborted", "detached", "ended", "closed", "lost"])
 def test_a_message_that_is_not_whole_costs_nothing_after_its_end(end: str) -> None:
     peer = Peer()
+    memory = peer.engine.partial_memory = Memory(1 << 20)
     session = peer.begin()
     link = peer.attach(0)
     peer.send(0, transfer(0, more=True), bytes(1000))
-    assert peer.engine.partial_bytes > 1000
+    assert memory.used == peer.engine.partial_bytes > 1000
     match end:
         case "whole":
             peer.send(0, transfer(None, more=False), b"")
@@ -757,7 +794,7 @@ def test_a_message_that_is_not_whole_costs_nothing_after_its_end(end: str) -> No
             peer.engine.close()
         case "lost":
             peer.engine.lost()
-    assert peer.engine.partial_bytes == 0
+    assert memory.used == peer.engine.partial_bytes == 0
 
 
 def test_frames_without_payload_are_not_kept() -> None:

@@ -6,9 +6,15 @@ import pytest
 
 from nodes.asking import Management, accept_session, send
 from nodes.test_settling_ranges import take
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.message import Message
+from peeklock.amqp.performatives import Transfer
 from peeklock.amqp.types import Array, UByte
 from peeklock.client import Connection, Receiver, RequestRefused, connect
-from raw_client import eventually
+from peeklock.engine.events import LinkDetached
+from peeklock.engine.links import Sender
+from peeklock.entities.authorization import DEFAULT_KEY_NAME
+from raw_client import RawClient, body_of, dial, eventually
 from serving import BrokerThread
 
 
@@ -49,6 +55,92 @@ def test_a_receiver_at_its_limit_of_locked_bytes_gets_more_after_it_settles(
     receiver.accept(rest, wait=True)
     receiver.accept(take(receiver, 2), wait=True)
     assert held(broker) == 0
+
+
+@pytest.mark.parametrize("entity", ["queue", "sessions"])
+def test_messages_that_are_deleted_for_a_receiver_that_does_not_read_count(
+    broker: BrokerThread, connection: Connection, entity: str
+) -> None:
+    count, size = 400, 100_000
+    for _ in range(count):
+        send(connection, bytes(size), to=entity, session="s" if entity == "sessions" else None)
+    client = RawClient(dial(broker.broker.port, receive_buffer=65536))
+    client.open()
+    limit_connections(broker, 5_000_000)
+    attached = client.receiver(entity, credit=0, deletes=True, session="s" if entity == "sessions" else None)
+    attached.grant(count)
+    client.write()
+    eventually(lambda: held(broker) >= (5_000_000 if entity == "queue" else 1))  # a session has a shorter window
+    assert held(broker) < 5_200_000
+    with connect(broker.connection_string, timeout=20) as other:
+        send(other, b"another's", to="topic")
+        assert other.receiver("topic/Subscriptions/sub", mode="receive-and-delete").receive(1)
+    active = broker.call(lambda: broker.broker.namespace.queue(entity).counters.active)
+    assert active > count // 2  # those are still in the queue
+    assert {len(body_of(each)) for each in client.receive(count)} == {size}
+    client.close()
+    eventually(lambda: held(broker) == 0)
+
+
+@pytest.mark.parametrize("when", ["at once", "after a part"])
+def test_messages_that_were_deleted_for_a_receiver_that_is_gone_do_not_count(
+    broker: BrokerThread, connection: Connection, when: str
+) -> None:
+    for _ in range(200):
+        send(connection, bytes(100_000))
+    client = RawClient(dial(broker.broker.port, receive_buffer=65536))
+    client.open()
+    client.receiver("queue", credit=200, deletes=True)
+    if when == "after a part":
+        client.receive(3)
+        eventually(lambda: held(broker) > 0)
+    client.close()
+    eventually(lambda: not any(shell.peer.unwritten.bytes for shell in broker.call(lambda: [*broker.broker.shells])))
+    eventually(lambda: held(broker) == 0)
+
+
+def test_a_full_account_leaves_one_message_at_a_time_to_a_receiver_that_deletes(
+    broker: BrokerThread, connection: Connection
+) -> None:
+    """Its client has no lock to settle, so the locks of others must not stop it."""
+    for _ in range(20):
+        send(connection, bytes(1000))
+    client = RawClient.opened(broker.broker.port)
+    limit_connections(broker, 1)
+    client.receiver("queue", credit=20, deletes=True)
+    assert len(client.receive(20)) == 20
+    client.close()
+
+
+def test_incomplete_messages_of_all_connections_are_limited_together(broker: BrokerThread) -> None:
+    broker.broker.namespace.partial_memory.rule(f"/{DEFAULT_KEY_NAME}").limit = 1_000_000
+    greedy, modest = RawClient.opened(broker.broker.port), RawClient.opened(broker.broker.port)
+    links = [greedy.sender() for _ in range(6)]
+    for link in links:
+        begin(link, bytes(200_000))
+    greedy.wait(lambda: detached(greedy))
+    assert detached(greedy) == [Condition.RESOURCE_LIMIT_EXCEEDED]  # the sixth
+    begin(modest.sender(), bytes(1000))
+    modest.send(modest.sender(), b"whole")
+    assert detached(modest) == []
+    assert broker.call(lambda: broker.broker.namespace.partial_memory.used) > 1_000_000
+    greedy.close()
+    modest.close()
+    eventually(lambda: broker.call(lambda: broker.broker.namespace.partial_memory.used) == 0)
+
+
+def begin(link: Sender, part: bytes) -> None:
+    """Send the first part of a message."""
+    session = link.session
+    tag = session.next_delivery_id.to_bytes(16)
+    first = Transfer(handle=link.handle, delivery_id=session.next_delivery_id, delivery_tag=tag, more=True)
+    session.next_delivery_id += 1
+    session.send_transfer(link, first.encode() + Message(data=[part]).encode())
+
+
+def detached(client: RawClient) -> list[str]:
+    """The conditions with which links of the client were detached."""
+    return [event.error.condition for event in client.events if isinstance(event, LinkDetached) and event.error]
 
 
 def test_deferred_messages_that_are_fetched_count(broker: BrokerThread, connection: Connection) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.errors import QuotaExceeded
+from peeklock.limits.amqp import MAX_ALL_PARTIAL_BYTES, MAX_RULE_PARTIAL_BYTES
 from peeklock.limits.broker import MAX_ALL_HELD_BYTES, MAX_RULE_HELD_BYTES
 
 STEP: Final = 4096
@@ -76,6 +77,10 @@ def held_accounts() -> Accounts:
     return Accounts(all_bytes=MAX_ALL_HELD_BYTES, rule_bytes=MAX_RULE_HELD_BYTES)
 
 
+def partial_accounts() -> Accounts:
+    return Accounts(all_bytes=MAX_ALL_PARTIAL_BYTES, rule_bytes=MAX_RULE_PARTIAL_BYTES)
+
+
 class Account:
     """The memory that one connection holds. Its locks keep the account after the connection has closed."""
 
@@ -98,13 +103,17 @@ class Account:
 
     def check(self) -> None:
         """Raise QuotaExceeded if the account is full."""
+        if not self.has_room():
+            raise QuotaExceeded(
+                f"{self._what} hold {self.used} bytes of this connection and {self._accounts.used} bytes in all; "
+                "the broker accepts no more until memory is released."
+            )
+
+    def has_room(self) -> bool:
+        """Return whether the account may take more, after another check if it was full."""
         if self.is_full:
             self.recheck()
-            if self.is_full:
-                raise QuotaExceeded(
-                    f"{self._what} hold {self.used} bytes of this connection and {self._accounts.used} bytes in all; "
-                    "the broker accepts no more until memory is released."
-                )
+        return not self.is_full
 
     def take(self, size: int) -> None:
         """Add memory that the connection holds.

@@ -20,11 +20,11 @@ class Consumer(Protocol):
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None: ...
 
-    def reserve(self) -> None:
+    def reserve(self, message: StoredMessage) -> None:
         """Reserve room for a message that is being removed. It is delivered after the commit."""
         ...
 
-    def unreserve(self) -> None:
+    def unreserve(self, message: StoredMessage) -> None:
         """Release the room: the removal failed, and the message is not delivered."""
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from peeklock.broker.access import Keys, ancestors
-from peeklock.broker.accounts import held_accounts
+from peeklock.broker.accounts import held_accounts, partial_accounts
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.body_keys import BodyKeys
@@ -74,6 +74,7 @@ class Namespace:
         self.keys = Keys()
         self.transaction_memory = transaction_accounts()
         self.held_memory = held_accounts()
+        self.partial_memory = partial_accounts()
         self.pace = Pace(self.agenda)
         """Limits the work of message selectors."""
         self._store = store

@@ -235,7 +235,7 @@ class Queue(MessageQueue):
 
     def _remove_and_deliver(self, consumer: Consumer, message: StoredMessage) -> None:
         """Remove a message, and deliver it after the commit, so that a crash cannot make it active again."""
-        consumer.reserve()
+        consumer.reserve(message)
         self.leaving.add(message.sequence_number)
         lane = self._journal.rest
         lane.changes.removals.append((self.id, message))
@@ -248,7 +248,7 @@ class Queue(MessageQueue):
             self.on_removed(message)
             consumer.deliver(message, None)
         else:
-            consumer.unreserve()
+            consumer.unreserve(message)
             self.on_returned(message, was_refused=True)
 
     def close(self) -> None:

@@ -145,7 +145,7 @@ class SessionQueue(MessageQueue):
             lock.settling = True
             self.expiry.expire(message)
         elif holder.deletes:
-            holder.reserve()
+            holder.reserve(message)
             self.settlements.remove(lock, partial(self._on_deleted, holder, lock))
         else:
             try:
@@ -158,7 +158,7 @@ class SessionQueue(MessageQueue):
         if error is None:
             holder.deliver(lock.message, None)
         else:
-            holder.unreserve()
+            holder.unreserve(lock.message)
             if self.locks.holds(lock):
                 # After a delay, because the store would refuse the removal again.
                 self._agenda.after(RETRY_MS, partial(self.settlements.release, lock))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.errors import AmqpError, Condition
@@ -55,6 +55,18 @@ _MAX_DESCRIPTION: Final = 100
 """The length of an error description that fits into the smallest max-frame-size that a peer may set."""
 
 
+class Memory(Protocol):
+    """The memory that a connection may use, as its owner counts it for all connections together."""
+
+    def has_room(self) -> bool:
+        """Return whether the connection may take more."""
+        ...
+
+    def take(self, size: int) -> None: ...
+
+    def release(self, size: int) -> None: ...
+
+
 class Connection:
     """The state of one connection."""
 
@@ -72,6 +84,8 @@ class Connection:
         """Whether the owner's transport is full. The owner sets it; while it is set, no new transfer is sent."""
         self.partial_bytes = 0
         """The memory that incomplete messages use, on all links."""
+        self.partial_memory: Memory | None = None
+        """Counts the same memory for all connections together, if the owner sets it."""
         self.check_open: Callable[[Open], Error | None] | None = None
         """Called once, before a server answers the peer's open. Returns an error to refuse the connection, or None."""
         self.offered_capabilities: list[str] = list(settings.offered_capabilities)
@@ -227,6 +241,11 @@ class Connection:
             at = len(data)
             self._fail(failure)
         self._buffer = data[at:] if at < len(data) else b""
+
+    @property
+    def holds_transfers(self) -> bool:
+        """Whether transfers wait because the window of their session has no room."""
+        return any(session.holds_transfers for session in self._channels.sessions.values())
 
     @property
     def unfinished_bytes(self) -> int:

@@ -354,11 +354,23 @@ class Receiver(Link):
                 Condition.RESOURCE_LIMIT_EXCEEDED,
                 f"the incomplete messages of the connection have more than {MAX_PARTIAL_BYTES} bytes",
             )
+        memory = connection.partial_memory
+        if memory is not None:
+            if not memory.has_room():
+                raise DetachLink(
+                    Condition.RESOURCE_LIMIT_EXCEEDED,
+                    "the incomplete messages of all connections have too many bytes, and this connection has the most",
+                )
+            memory.take(cost)
         self._parts.append(part)
         self._held += cost
         connection.partial_bytes += cost
 
     def _drop_parts(self) -> None:
         self._parts = []
-        self.session.connection.partial_bytes -= self._held
-        self._held = 0
+        if self._held:
+            connection = self.session.connection
+            connection.partial_bytes -= self._held
+            if connection.partial_memory is not None:
+                connection.partial_memory.release(self._held)
+            self._held = 0

@@ -127,6 +127,11 @@ class Session:
         """Return whether a transfer would be written at once: the peer's window and the transport have room."""
         return self.remote_incoming_window > 0 and not self._held_frames and not self.connection.congested
 
+    @property
+    def holds_transfers(self) -> bool:
+        """Whether transfers wait because the peer's window has no room."""
+        return bool(self._held_frames)
+
     def send(self, performative: Any, body: bytes | None = None) -> None:
         """Write a performative. `body` is its encoding, if the caller has it. No effect if the session has ended."""
         if self.state is SessionState.UNMAPPED or self.state is SessionState.END_SENT:

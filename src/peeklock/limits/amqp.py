@@ -34,6 +34,12 @@ MAX_INCOMING_UNSETTLED: Final = 65536
 MAX_PARTIAL_BYTES = 128 * MIB
 """Bytes of incomplete messages on all links of a connection. Beyond it: the link that exceeds it is detached with
 `amqp:resource-limit-exceeded`."""
+MAX_RULE_PARTIAL_BYTES: Final = 192 * MIB
+"""Bytes of incomplete messages of all connections with one key. Beyond it: a link of the connection with the most bytes
+is detached with `amqp:resource-limit-exceeded`."""
+MAX_ALL_PARTIAL_BYTES: Final = 256 * MIB
+"""Bytes of incomplete messages of all connections. Beyond it: a link of the connection with the most bytes is detached
+with `amqp:resource-limit-exceeded`."""
 
 # --- values
 MAX_VALUE_DEPTH: Final = 64

@@ -37,14 +37,14 @@ window is over, because that would accept a duplicate. Beyond it: messages with 
 
 # --- memory and waiting clients
 MAX_HELD_BYTES: Final = 128 * MIB
-"""Bytes of messages that one connection has locked, and of replies that wait for its credit. Beyond it: the connection
-gets no more messages until it settles some."""
+"""Bytes of messages that one connection has locked, of messages that were deleted for it and that it has not read, and
+of replies that wait for its credit. Beyond it: the connection gets no more messages until it settles or reads some."""
 MAX_RULE_HELD_BYTES: Final = 192 * MIB
-"""Bytes of locked messages and waiting replies of all connections with one key. Beyond it: the connection with the most
-bytes gets no more messages."""
+"""Bytes of locked messages, unread deleted messages and waiting replies of all connections with one key. Beyond it: the
+connection with the most bytes gets no more messages."""
 MAX_ALL_HELD_BYTES: Final = 256 * MIB
-"""Bytes of locked messages and waiting replies of all connections. Beyond it: the connection with the most bytes gets
-no more messages."""
+"""Bytes of locked messages, unread deleted messages and waiting replies of all connections. Beyond it: the connection
+with the most bytes gets no more messages."""
 MAX_SESSION_WAITERS: Final = 5000
 """Receivers that wait for the next session of a queue. Beyond it: the attach is refused with
 `amqp:resource-limit-exceeded`."""

@@ -35,12 +35,13 @@ from peeklock.engine.events import (
 from peeklock.engine.links import Link, Sender
 from peeklock.engine.session import Session
 from peeklock.entities.names import fold
-from peeklock.limits.amqp import MAX_LINKS, MAX_UNAUTHENTICATED_LINKS
+from peeklock.limits.amqp import MAX_LINKS, MAX_PARTIAL_BYTES, MAX_UNAUTHENTICATED_LINKS
 from peeklock.limits.broker import MAX_HELD_BYTES
 from peeklock.nodes.attaching import make_node, requested_address
 from peeklock.nodes.capabilities import ClientKey, release_client_id, reserve_client_id
 from peeklock.nodes.node import Node, error_of, rejected
 from peeklock.nodes.read_slot import ReadSlot
+from peeklock.nodes.unwritten import Unwritten
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,10 @@ class Peer:
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._on_memory_freed)
         """The memory of messages that are locked for the client, and of answers that await credit."""
+        self.unwritten = Unwritten(self.held, self._on_memory_freed)
+        connection.partial_memory = self._partial = Account(
+            "Incomplete messages", MAX_PARTIAL_BYTES, namespace.partial_memory
+        )
         self.reads = ReadSlot()
         self.unsaved_bytes = 0
         """Bytes that were received and are not durable yet. The server throttles reading by this number."""
@@ -239,8 +244,14 @@ class Peer:
 
     def on_writable(self) -> None:
         """The transport can be written to again."""
+        self.on_written()
         for node in self.nodes:
             node.on_credit()
+
+    def on_written(self) -> None:
+        """The transport has written all output, except transfers for which the client's window has no room."""
+        if self.unwritten.bytes and not self.connection.holds_transfers:
+            self.unwritten.on_written()
 
     def on_closed(self) -> None:
         """The connection is closed."""
@@ -250,6 +261,7 @@ class Peer:
             self._expiry.cancel()
         for link in list(self._nodes):
             self.drop(link)
+        self.unwritten.on_written()
         release_client_id(self)
 
     def replace_node(self, link: Link, make: Callable[[], Node]) -> None:
@@ -273,6 +285,7 @@ class Peer:
         self.grants.add(grant)
         self.transactions.memory.join(grant.rule)
         self.held.join(grant.rule)
+        self._partial.join(grant.rule)
 
     def _on_memory_freed(self) -> None:
         """The account has room for locked messages and answers again."""

@@ -19,6 +19,7 @@ from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.queue import Queue
 from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.verdicts import Settlement, Verdict
+from peeklock.broker.window_budget import memory_cost
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right
@@ -48,6 +49,7 @@ class Receiving(Node):
         self._settlements = queue.settlements
         self._reserved = 0
         self._held = peer.held
+        self._unwritten = peer.unwritten
         self._gives_copies = queue.holds_copies
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
@@ -65,9 +67,13 @@ class Receiving(Node):
     def ready(self) -> bool:
         if self._link.credit <= self._reserved or not self._link.ready():
             return False
-        if self._held.is_full and not self.deletes:
-            self.on_starved()  # no more messages are sent for now, so a drain is answered
-            return False
+        if self._held.is_full:
+            if not self.deletes:
+                self.on_starved()  # no more messages are sent for now, so a drain is answered
+                return False
+            if self._unwritten.bytes:  # otherwise it may have one, because the client cannot release memory
+                self._unwritten.is_awaited = True
+                return False
         return True
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
@@ -77,16 +83,22 @@ class Receiving(Node):
             link.send(lock.tag, _parts(message, lock.locked_until, lock.token, self._gives_copies), context=lock)
         else:
             self._reserved -= 1
+            size = memory_cost(message)
             if link.attached:
                 link.send(b"", _parts(message, None, None, self._gives_copies), settled=True)
+                self._unwritten.on_sent(size)
                 self._answer_drain()
+            else:
+                self._unwritten.cancel(size)
         self.peer.wake()
 
-    def reserve(self) -> None:
+    def reserve(self, message: StoredMessage) -> None:
         self._reserved += 1
+        self._unwritten.reserve(memory_cost(message))
 
-    def unreserve(self) -> None:
+    def unreserve(self, message: StoredMessage) -> None:
         self._reserved -= 1
+        self._unwritten.cancel(memory_cost(message))
         self._answer_drain()
         # Ask for messages again after a delay: the store would refuse the same removal at once.
         self.peer.namespace.agenda.after(RETRY_MS, self._want_again)

@@ -108,10 +108,10 @@ class Receive:
             self._usage.account.take(memory_cost(message))
         self._resolve((message, lock))
 
-    def reserve(self) -> None:
+    def reserve(self, message: StoredMessage) -> None:
         self._reserved = True
 
-    def unreserve(self) -> None:
+    def unreserve(self, message: StoredMessage) -> None:
         self._reserved = False
         if self._is_over:
             self._resolve(None)

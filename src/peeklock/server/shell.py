@@ -250,6 +250,8 @@ class Shell:
             if self.connection.congested:
                 self._unread_answers += len(data)
             self._transport.write(data)
+            if not self.connection.congested:
+                self.peer.on_written()
 
     def _update_reading(self) -> None:
         """Pause or resume reading: clients that outpace the disk, or do not read the answers, are throttled."""

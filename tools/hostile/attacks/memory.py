@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.performatives import (
     Accepted,
+    Attach,
     Disposition,
     Modified,
     Rejected,
@@ -28,6 +30,8 @@ from tools.hostile.victim import (
     credit,
     message,
     outcomes,
+    receiver,
+    sender,
     status_of,
     transfer,
 )
@@ -120,6 +124,56 @@ def locks_without_end(victim: Victim) -> None:
     for line in lines:
         line.reset()
     _all_of(victim, 1200)
+
+
+@attack(
+    answer="removes and keeps 128 MiB for a connection, 192 MiB for a rule and 256 MiB in total; the rest stays",
+    log="link attached",
+    max_peak=448 * MIB,
+)
+def deleting_receivers_that_never_read(victim: Victim) -> None:
+    """Eight connections that receive and delete 300 messages of 250 KB each, and never read from their sockets."""
+    count = 2400
+    victim.drain()
+    _send(victim, count, message(b"x" * LARGE))
+    lines = []
+    for _ in range(8):
+        line = victim.begun(receive_buffer=4096)
+        line.send(frame(replace(receiver(), snd_settle_mode=1)), credit(300, window=100_000))
+        lines.append(line)
+    time.sleep(3 * QUIET_SECONDS)
+    for line in lines:
+        line.reset()
+    left = victim.drain()
+    require(left * LARGE > count * LARGE - 448 * MIB, f"of {count} messages {left} are left")
+
+
+@attack(
+    answer="holds at most 128 MiB for a connection, 192 MiB for a rule and 256 MiB in total; detaches further links",
+    log="incomplete messages",
+    max_peak=448 * MIB,
+)
+def incomplete_messages_of_many_connections(victim: Victim) -> None:
+    """Eight connections with 400 links each, and 250,000 bytes of an incomplete message on every link."""
+    part = b"x" * LARGE
+    lines = [victim.begun() for _ in range(8)]
+    refused = 0
+    for line in lines:
+        for first in range(0, 400, 50):
+            line.send(*[frame(sender(handle=handle)) for handle in range(first, first + 50)])
+            for _ in range(50):
+                line.expect(Attach)
+        for handle in range(400):
+            line.send(transfer(handle, part, handle=handle, more=True))
+        line.wait_for_frame(QUIET_SECONDS)
+        refused += line.has_frame
+    require(refused >= 5, f"only {refused} of 8 connections were refused links")
+    with victim.sending() as modest:
+        modest.send(transfer(0, message(), more=True), transfer(0, b""))
+        require(isinstance(outcomes(modest, 1)[0], Accepted), "a modest connection may send no message in parts")
+    for line in lines:
+        line.reset()
+    victim.drain()
 
 
 @attack(
