@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import select
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -12,6 +16,7 @@ from pipeline_rows import captured, message
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from commands import SECONDS, environment
 from peeklock.cli import pipeline_capture
 from peeklock.cli.pipeline_session import error_summary
 from peeklock.spark.options import MOST_MESSAGES
@@ -99,6 +104,58 @@ def test_the_start_of_spark_is_reported_on_a_terminal(
     ended = pipeline("report", str(tmp_path), *more)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines() == [*said, "peeklock: Spark cannot be started: there is no room"]
+
+
+JAVA = """#!/bin/sh
+# A Java that tells its version, and does not start Spark until it may.
+if [ "$1" = -version ]; then echo 'openjdk version "17.0.1" 2030-01-01' >&2; exit 0; fi
+touch "{folder}/started"
+until [ -e "{folder}/go" ]; do sleep 0.05; done
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("capture", "QUEUE", "--to", "FOLDER/lake"),
+        ("dead-letters", "QUEUE"),
+        ("report", "FOLDER"),
+        ("replay", "FOLDER", "QUEUE"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_first_line_of_progress_is_written_before_spark_has_started(
+    bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA.format(folder=java.parent))
+    java.chmod(0o755)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    queue = make_queue()
+    given = [each.replace("QUEUE", queue).replace("FOLDER", str(folder)) for each in arguments]
+    kept = {name: value for name, value in environment().items() if not name.startswith(("PYSPARK_GATEWAY", "SPARK_"))}
+    variables = {"JAVA_HOME": str(tmp_path / "java"), "PEEKLOCK_CONNECTION_STRING": bus.connection_string}
+    command = [sys.executable, "-m", "peeklock", "pipeline", *given]
+    with subprocess.Popen(command, env=kept | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            readable = select.poll()
+            readable.register(process.stderr, select.POLLIN)
+            assert readable.poll(SECONDS * 1000), "no line, and Spark cannot start"
+            assert process.stderr.readline().decode() == "starting Spark …\n"
+            until = time.monotonic() + SECONDS
+            while not (java.parent / "started").exists():
+                assert time.monotonic() < until
+                assert process.poll() is None
+                time.sleep(0.05)
+        finally:
+            (java.parent / "go").touch()
+            _, rest = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert "peeklock: Spark cannot be started" in rest.decode()
 
 
 @pytest.mark.usefixtures("spark")
