@@ -10,6 +10,7 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -17,6 +18,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 
 from admin.atom import AtomClient, queue
 from peeklock.amqp.message import Message
+from peeklock.amqp.types import Int
 from peeklock.broker.agenda import Agenda, ManualClock
 from peeklock.broker.audit import DENIED, OK, AuditEvent
 from peeklock.client import connect
@@ -158,6 +160,13 @@ def test_changes_in_bulk_and_of_rules_are_recorded(broker: BrokerThread, path: P
             rule = {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}}
             rules.request("add-rule", rule)
             rules.request("remove-rule", {"rule-name": "r"})
+        with connection.management("orders") as orders:
+            for ending in ("release", "remove"):
+                for _ in range(3):
+                    connection.sender("orders").send(Message(data=[b"claimed"]))
+                claim = {"claim-name": ending, "claim-id": uuid4()}
+                orders.request("peeklock:claim-messages", {**claim, "owner": uuid4(), "message-count": Int(10)})
+                orders.request(f"peeklock:{ending}-claim", claim)
     with (
         connect(address, user="sender", password=SECRET) as connection,
         connection.management("orders") as orders,
@@ -170,6 +179,8 @@ def test_changes_in_bulk_and_of_rules_are_recorded(broker: BrokerThread, path: P
         ("com.microsoft:batch-delete-messages", "orders", DEFAULT_KEY_NAME, None, "failed"),
         ("com.microsoft:add-rule", "events/subscriptions/all", DEFAULT_KEY_NAME, None, "ok"),
         ("com.microsoft:remove-rule", "events/subscriptions/all", DEFAULT_KEY_NAME, None, "ok"),
+        ("peeklock:release-claim", "orders", DEFAULT_KEY_NAME, 3, "ok"),
+        ("peeklock:remove-claim", "orders", DEFAULT_KEY_NAME, 6, "ok"),
         ("com.microsoft:batch-delete-messages", "orders", "sender", None, "denied"),
     ]
 

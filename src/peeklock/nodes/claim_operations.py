@@ -253,6 +253,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=_ENDING,
         response=(Field("message-count", Kind.LONG, note="how many were removed"),),
         run=remove_claim,
+        audited=True,
     ),
     Operation(
         name="peeklock:release-claim",
