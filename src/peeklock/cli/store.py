@@ -183,7 +183,8 @@ def _report(checked: Checked, folder: Path, as_json: bool) -> None:
         _print_findings(checked.findings)
         if checked.torn_bytes:
             note(
-                f"The last {checked.torn_bytes} bytes of the log were never acknowledged; the next start removes them."
+                f"The last {checked.torn_bytes} bytes of the log are incomplete, and no file records that they were "
+                f"synced; the next start removes them."
             )
         read = ", ".join(
             (

@@ -247,6 +247,8 @@ def test_an_incomplete_record_is_kept_in_a_file_and_never_replayed(
     examined = again.resume(tmp_path)
     assert (examined.end, examined.torn) == (LogPosition(1, start, 2), len(whole) - start)
     assert f"discarded {len(whole) - start} bytes at offset {start}" in caplog.text
+    assert "no file records that they were synced" in caplog.text
+    assert "acknowledged" not in caplog.text
     (kept,) = tmp_path.glob("torn-*")
     assert kept.read_bytes() == whole[start : start + 20] + b"torn" + whole[start + 24 :]
     again.commit(b"THREE", grows=False)

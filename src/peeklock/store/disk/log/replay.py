@@ -1,8 +1,9 @@
 """The replay of the log at the start: finds the records that the index does not have yet, and the end of the log.
 
 An unreadable record is either damaged or incomplete. If it was synced, it is damaged: its commit was acknowledged, and
-the start is refused. The file `synced`, every later record and every later segment tell that it was synced. Otherwise a
-crash left it incomplete, its commit was never acknowledged, and the log ends before it.
+the start is refused. The file `synced`, every later record and every later segment tell that it was synced. Otherwise
+no file records its sync: a crash left it incomplete, and the log ends before it. Its commit was acknowledged only if
+both the record and `synced` have lost what was synced, which is two faults of the disk.
 
 `examine` reads everything and changes nothing. Only then `fix_end` saves incomplete records to a file and prepares the
 end of the log for new records.
@@ -187,12 +188,12 @@ class Replay:
         start = examined.end.offset
         torn = os.pread(descriptor, examined.torn, start)
         kept = folder / f"{TORN}-{examined.last.number:010}-{start}"
-        with suppress(OSError):  # on a full disk there is no copy: the commit was never acknowledged
+        with suppress(OSError):  # on a full disk there is no copy
             kept.touch(0o600)
             kept.write_bytes(torn)
         log.warning(
-            "%s: discarded %d bytes at offset %d: incomplete records that were being written when the broker ended and "
-            "were never acknowledged; a copy is in %s until the next orderly stop",
+            "%s: discarded %d bytes at offset %d: incomplete records at the end of the log, of which no file records "
+            "that they were synced; a copy is in %s until the next orderly stop",
             file,
             len(torn),
             start,

@@ -37,7 +37,7 @@ class Checked:
     """The number of messages in the index, without the commits that are not applied yet."""
     log_bytes: int = 0
     torn_bytes: int = 0
-    """The length of incomplete records at the end of the log, of commits that were never acknowledged. Not damage."""
+    """The length of incomplete records at the end of the log, that no file records as synced. Not damage."""
 
     @property
     def is_sound(self) -> bool:
