@@ -11,6 +11,8 @@ MAX_BODY: Final = MIB
 """Bytes of the body of an administration request. Beyond it: status 413."""
 MAX_WEBSOCKET_MESSAGE: Final = 4 * MIB
 """Bytes of a WebSocket message. Beyond it: the connection is closed."""
+MAX_UPGRADE_HEAD: Final = 16 * KIB
+"""Bytes of the head of a request for a WebSocket. Beyond it: status 431."""
 
 # --- administration
 MAX_XML_DEPTH: Final = 32

@@ -67,10 +67,13 @@ class Limits:
     """Bytes of all connections that are not stored yet. Beyond it: the broker reads only from connections without such
     bytes."""
     unauthenticated_bytes: Annotated[
-        int, Configured("UnauthenticatedMegabytes", "incomplete frames before login, of all connections", unit=MIB)
+        int,
+        Configured(
+            "UnauthenticatedMegabytes", "incomplete frames and requests before login, of all connections", unit=MIB
+        ),
     ] = 32 * MIB
-    """Bytes of incomplete frames and messages of all unauthenticated connections. Beyond it: the connection with the
-    most bytes is closed."""
+    """Bytes of incomplete frames and messages, and of HTTP requests without a verified token and their unread
+    responses, of all unauthenticated connections. Beyond it: the connection with the most bytes is closed."""
     unread_answers: int = MIB
     """Bytes of replies that a client does not read. Beyond it: the broker stops reading from the connection."""
 

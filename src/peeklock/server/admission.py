@@ -33,7 +33,7 @@ def _nothing() -> None:
 class Ticket:
     """A connection's place within the connection limits, from its accept until `release`."""
 
-    __slots__ = ("_admission", "_is_released", "address", "evict", "is_reserved")
+    __slots__ = ("_admission", "_is_released", "address", "evict", "is_reserved", "token_verified")
 
     def __init__(self, admission: Admission, address: str, is_reserved: bool) -> None:
         self._admission = admission
@@ -42,6 +42,8 @@ class Ticket:
         """Whether the connection is in the reserve, for administration only."""
         self.evict: Callable[[], None] = _nothing
         """Closes the connection. Set by the object that owns the socket: listener, sniffer or HTTP protocol."""
+        self.token_verified: Callable[[], None] = _nothing
+        """Called when the token of an HTTP request is valid. Set by the HTTP protocol."""
         self._is_released = False
 
     def mark_key_shown(self) -> None:
@@ -73,7 +75,8 @@ class Ticket:
         """Free the connection's place; it has ended. Further calls have no effect."""
         if not self._is_released:
             self._is_released = True
-            self.evict = _nothing  # breaks a reference cycle, so that the connection is freed without the collector
+            # Breaks reference cycles, so that the connection is freed without the collector.
+            self.evict = self.token_verified = _nothing
             self._admission.on_released(self)
 
 

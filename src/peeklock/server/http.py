@@ -22,13 +22,14 @@ from peeklock.broker.audit import DENIED, Audit, AuditEvent
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, WrongKey
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.authorization import Right
-from peeklock.limits.http import MAX_BODY, MAX_WEBSOCKET_MESSAGE
+from peeklock.limits.http import MAX_BODY, MAX_UPGRADE_HEAD, MAX_WEBSOCKET_MESSAGE
 from peeklock.limits.server import Limits
 from peeklock.server.admission import Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.first_request import FirstRequest
 from peeklock.server.logs import event
 from peeklock.server.peers import is_encrypted, peer_name
+from peeklock.server.request_memory import head_size
 from peeklock.server.shell import Shell
 from peeklock.server.waits import CONNECTION, WAITS, Waits
 
@@ -77,10 +78,12 @@ def verify_token(namespace: Namespace, token: str, path: str, ticket: Ticket) ->
         raise InvalidToken("The token has characters outside ASCII.")
     ticket.check_login()
     try:
-        return namespace.keys.verify(token, path, namespace.now(), HTTP_GRACE_MS)
+        claim = namespace.keys.verify(token, path, namespace.now(), HTTP_GRACE_MS)
     except WrongKey:
         ticket.login_failed()
         raise
+    ticket.token_verified()
+    return claim
 
 
 def audit_denied(request: web.Request, reason: str, action: str = "", entity: str = "") -> None:
@@ -132,8 +135,6 @@ class HttpService:
         self._on_made = on_made
         self._on_lost = on_lost
         self._limits = limits
-        self._awaited: dict[asyncio.Protocol, FirstRequest] = {}
-        """Connections without a complete first request."""
         self._tickets: dict[asyncio.Protocol, Ticket] = {}
         self._connections: dict[asyncio.Protocol, FirstRequest] = {}
         self._waits = Waits()
@@ -170,7 +171,7 @@ class HttpService:
         inner = server()
         self._tickets[inner] = ticket
         seconds = ticket.first_bytes_timeout(self._limits.first_bytes_seconds)
-        first = FirstRequest(inner, self._awaited, seconds, ticket, partial(self._on_connection_lost, inner))
+        first = FirstRequest(inner, seconds, ticket, partial(self._on_connection_lost, inner))
         self._connections[inner] = first
         return first
 
@@ -182,14 +183,18 @@ class HttpService:
     @web.middleware
     async def _attach_connection(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Attach the objects of the connection to the request."""
-        first = self._awaited.get(request.protocol)
-        if first is not None:
-            first.stop_waiting()
+        connection = self._connections.get(request.protocol)
+        if connection is None or request.transport is None:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)  # it is lost, and gets no response
+        connection.begin(request)
         request[TICKET] = self._tickets[request.protocol]
         request[AUDIT] = self._audit
         request[WAITS] = self._waits
-        request[CONNECTION] = self._connections[request.protocol]
-        return await handler(request)
+        request[CONNECTION] = connection
+        try:
+            return await handler(request)
+        finally:
+            connection.end()
 
     @web.middleware
     async def _check_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -257,6 +262,9 @@ class HttpService:
         if ready.protocol is None and "Sec-WebSocket-Protocol" in request.headers:
             text = f"The WebSocket subprotocol must be one of {', '.join(SUBPROTOCOLS)}.\n"
             return web.Response(status=400, text=text)
+        if head_size(request) > MAX_UPGRADE_HEAD:  # the request is kept as long as the WebSocket
+            text = f"The headers of a request for a WebSocket may have {MAX_UPGRADE_HEAD} bytes.\n"
+            return web.Response(status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text=text)
         await socket.prepare(request)
         transport = WebSocketTransport(socket, request)
         name = f"{peer_name(request.transport)}(websocket)"

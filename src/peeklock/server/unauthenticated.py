@@ -1,7 +1,7 @@
-"""The memory of unauthenticated connections: incomplete frames and incomplete WebSocket messages.
+"""The memory of unauthenticated connections: incomplete frames and WebSocket messages, and HTTP requests.
 
-Each connection may hold a frame of the maximum size, so there is one limit for all unauthenticated connections
-together. When it is exceeded, the connection that holds the most is dropped.
+Each connection may hold a frame or a head of the maximum size, so there is one limit for all unauthenticated
+connections together. When it is exceeded, the connection that holds the most is dropped.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ from tools.hostile.victim import (
     transfer,
 )
 
+LONG_HEADER: Final = b"X: " + b"x" * 8180 + b"\r\n"
+"""Nearly the longest that is accepted. The C library returns memory of this size to the system when it is freed."""
 LARGE: Final = 250_000
 """Bytes; about the largest message of the standard tier."""
 QUIET_SECONDS: Final = 1.0
@@ -111,7 +113,7 @@ def transactions_that_are_never_ended(victim: Victim) -> None:
 @attack(
     answer="locks 128 MB for a connection, 192 MB for a rule and 256 MB in total; none is lost",
     log="link attached",
-    max_peak=448 * MIB,
+    max_peak=576 * MIB,
 )
 def locks_without_end(victim: Victim) -> None:
     """Receivers on six connections with credit for 1,200 messages of 250 KB, which settle none of them."""
@@ -274,6 +276,61 @@ def websocket_messages_without_an_end(victim: Victim) -> None:
         line.wait(0.05)
     dropped = sum(line.is_closed for line in lines)
     require(dropped >= 50, f"of 60 connections {dropped} were dropped")
+    for line in lines:
+        line.reset()
+
+
+@attack(
+    answer="drops the connection that holds the most when unauthenticated connections hold 32 MiB",
+    log="hold too much memory, and this one the most",
+    max_peak=128 * MIB,
+)
+def http_heads_without_an_end(victim: Victim) -> None:
+    """400 connections without a token, each with 120 headers of 8,185 bytes and no end of the head."""
+    _drops_most(victim, b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + LONG_HEADER * 120)
+
+
+@attack(
+    answer="answers 401, and drops the connection that holds the most when unauthenticated connections hold 32 MiB",
+    log="hold too much memory, and this one the most",
+    max_peak=576 * MIB,  # complete requests are freed only when their tasks have run
+)
+def large_heads_with_bodies_without_an_end(victim: Victim) -> None:
+    """400 requests without a token, each with 120 headers of 8,185 bytes and an incomplete body."""
+    head = f"POST /{QUEUE}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n".encode()
+    _drops_most(victim, head + LONG_HEADER * 120 + b"\r\n")
+
+
+@attack(
+    answer="drops the connection that holds the most when unauthenticated connections hold 32 MiB",
+    log="hold too much memory, and this one the most",
+    max_peak=128 * MIB,
+)
+def requests_behind_unread_responses(victim: Victim) -> None:
+    """24 connections that request `/metrics` without end, with 120 headers each time, and read no response."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 120 + b"\r\n"
+    lines = [victim.dial(receive_buffer=4096) for _ in range(24)]
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(line.is_closed for line in lines):
+        for line in lines:
+            line.send_available(request * 40)
+        time.sleep(0.02)
+    for line in lines:
+        line.reset()
+
+
+def _drops_most(victim: Victim, begun: bytes) -> None:
+    """Send these bytes on 400 connections, and require that the broker drops most of them."""
+    lines: list[Line] = []
+    for _ in range(400):
+        line = victim.dial()
+        line.send(begun)
+        lines.append(line)
+    deadline = time.monotonic() + 9  # requests that are not dropped are closed after ten seconds
+    while (dropped := sum(line.is_closed for line in lines)) < 350 and time.monotonic() < deadline:
+        for line in lines:
+            line.wait(0.005)
+    require(dropped >= 350, f"of 400 connections {dropped} were dropped")
     for line in lines:
         line.reset()
 
