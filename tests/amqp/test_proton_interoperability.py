@@ -107,15 +107,34 @@ def from_proton(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else OURS[type(value)](value)
 
 
+def test_nested_descriptions_within_arrays_are_told_apart() -> None:
+    nested = Described(ULong(0), Described(ULong(0), None))
+    assert has_nested_description(Array([[nested, None]], list))
+    assert not has_nested_description([nested, Array([[Described(ULong(0), None)]], list)])
+    assert decode_value(encode_value(Array([[nested, None]], list)))[0] == Array([[nested, None]], list)
+
+
 def has_binary_key(value: Any) -> bool:
     if isinstance(value, dict):
         return any(type(key) is bytes for key in value) or any(map(has_binary_key, value.values()))
     return isinstance(value, list | tuple) and any(map(has_binary_key, value))
 
 
+def has_nested_description(value: Any, is_in_array: bool = False) -> bool:
+    """Whether a described value is described again, within an array: proton loses the values after it."""
+    if isinstance(value, Described):
+        inner = is_in_array and isinstance(value.value, Described)
+        return inner or any(has_nested_description(each, is_in_array) for each in value)
+    if isinstance(value, dict):
+        return any(has_nested_description(each, is_in_array) for pair in value.items() for each in pair)
+    is_in_array = is_in_array or isinstance(value, Array)
+    return isinstance(value, list | tuple) and any(has_nested_description(each, is_in_array) for each in value)
+
+
 @given(values)
 def test_proton_reads_our_encoding(value: Any) -> None:
     assume(not has_binary_key(value))  # proton's binding reads a binary as a memoryview, which no dict takes as key
+    assume(not has_nested_description(value))
     written = encode_value(value)
     data = Data()
     assert data.decode(written) == len(written)
