@@ -50,7 +50,7 @@ endif
 # Only these are measured, because tracing slows tests down.
 UNITS = $(addprefix tests/,amqp entities atom engine broker nodes rest admin limits)
 
-# build/coverage.txt has the figure of each file. Fails below fail_under in pyproject.toml, if that is set.
+# build/coverage.txt has the figure of each file. Fails below fail_under in pyproject.toml.
 coverage: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" --cov --cov-report= $(UNITS)
 	@$(BIN)/coverage report > build/coverage.txt; status=$$?; echo "Branch coverage of src by the unit tests:"; \
