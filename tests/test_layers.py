@@ -72,6 +72,7 @@ LADDER: dict[str, set[str]] = {
         "store.disk.pin",
         "store.disk.reserve",
     },
+    "store.postgres": {"store.base"},
     "broker": {"amqp", "engine", "entities", "store.base"},
     "nodes": {"amqp", "engine", "entities", "broker", "store.base"},
     "server": {

@@ -6,6 +6,7 @@ import random
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,9 @@ from store_harness import Driver, as_dict, body, entity, message
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Body, Changes, Counters, StoredMessage, StoreError
 from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from postgres_server import Server
 
 
 @pytest.fixture
@@ -286,6 +290,22 @@ def test_after_random_operations_exactly_the_bodies_of_existing_messages_are_sto
             _Model(world).follow(steps)
         finally:
             world.store.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(steps)
+def test_whatever_is_done_in_postgres_every_message_has_its_body_and_no_other_is_kept(
+    postgres_server: Server, steps: list[Step]
+) -> None:
+    # Here: tests of other stores need none of its packages.
+    from postgres_harness import make_store, new_engine
+
+    engine = new_engine(postgres_server)
+    world = Driver(lambda call: make_store(engine, call))
+    try:
+        _Model(world).follow(steps)
+    finally:
+        world.store.close()
 
 
 class _Model:

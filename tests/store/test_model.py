@@ -1,4 +1,4 @@
-"""The store on disk and the store in memory have the same contents after the same workload.
+"""Durable stores and the store in memory have the same contents after the same workload.
 
 The store on disk is closed and reopened, and killed at random calls that change the disk; its segments are small.
 """
@@ -39,26 +39,28 @@ def claims(of: Driver) -> list[tuple[int, bytes, bytes]]:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(6))
-def test_random_commits_give_the_same_state_as_a_store_in_memory(tmp_path: Path, seed: int) -> None:
-    sqlite = Driver(lambda call: DiskStore(tmp_path, call))
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_random_commits_give_the_same_state_as_a_store_in_memory(
+    request: pytest.FixtureRequest, kind: str, seed: int
+) -> None:
+    tested: Driver = request.getfixturevalue(kind)
     memory = remembering()
     workload = Workload(seed)
     answers: list[StoreError | None] = []
     wanted: list[bool] = []
     for step in range(1, 401):
         changes, is_refused = workload.next()
-        sqlite.store.commit(changes, answers.append)
+        tested.store.commit(changes, answers.append)
         assert (memory.try_commit(changes) is not None) is is_refused
         wanted.append(is_refused)
         if step % 23 == 0 or step % 100 == 0:
-            sqlite.wait(answers, step)
+            tested.wait(answers, step)
             assert [error is not None for error in answers] == wanted
         if step % 100 == 0:
-            assert everything(sqlite, workload) == everything(memory, workload)
-            assert by_id(sqlite.reopen()) == by_id(memory.reopen())
-            assert claims(sqlite) == claims(memory)
-            assert everything(sqlite, workload) == everything(memory, workload)
-    sqlite.store.close()
+            assert everything(tested, workload) == everything(memory, workload)
+            assert by_id(tested.reopen()) == by_id(memory.reopen())
+            assert claims(tested) == claims(memory)
+            assert everything(tested, workload) == everything(memory, workload)
 
 
 @pytest.mark.usefixtures("small")
