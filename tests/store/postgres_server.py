@@ -48,13 +48,13 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = SECO
 
 def program(name: str) -> str:
     """Return the path of a program of PostgreSQL, from the search path or where Debian installs it."""
-    found = shutil.which(name)
-    candidates = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4]))
-    if found is None and candidates:
-        found = str(candidates[-1])
-    if found is None:
-        missing(f"'{name}' of PostgreSQL is not installed on this machine")
-    return str(Path(found).resolve())
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parts[4]), reverse=True)
+    if initdb := shutil.which("initdb"):
+        folders.insert(0, Path(initdb).resolve().parent)
+    for folder in folders:
+        if (folder / name).exists():
+            return str(folder / name)
+    missing(f"'{name}' of PostgreSQL is not installed on this machine")
 
 
 class Server:
@@ -91,7 +91,6 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                start_new_session=True,
             )
         wait_until(self._answers, f"the server starts, see {self.log}")
 
@@ -106,8 +105,13 @@ class Server:
     def kill(self) -> None:
         """Kill all processes of the server."""
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.send_signal(signal.SIGSTOP)  # so that it starts no more processes
+        children = self._children()
+        for pid in [self._process.pid, *children]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait(SECONDS)
+        wait_until(lambda: not any(map(_runs, children)), "the processes end, which share memory")
         self._process = None
 
     def freeze(self) -> None:
@@ -143,13 +147,16 @@ class Server:
         return False
 
     def _signal_all(self, number: signal.Signals) -> None:
-        """Each process of a server has a process group of its own, and the same parent."""
+        """Send a signal to all processes of the server: each has a process group of its own, and the same parent."""
         assert self._process is not None
-        leader = self._process.pid
-        children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
-        for pid in [*map(int, children), leader]:
+        for pid in [self._process.pid, *self._children()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    def _children(self) -> list[int]:
+        assert self._process is not None
+        leader = self._process.pid
+        return [int(pid) for pid in Path(f"/proc/{leader}/task/{leader}/children").read_text().split()]
 
 
 @contextmanager
@@ -210,6 +217,14 @@ def _as_owner(*, die_with_parent: bool = False) -> list[str]:
     if die_with_parent and setpriv is not None:
         command.append("--pdeathsig=QUIT")
     return [setpriv, *command] if setpriv is not None and command else []
+
+
+def _runs(pid: int) -> bool:
+    """Return whether the process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

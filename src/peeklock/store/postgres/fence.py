@@ -60,18 +60,17 @@ class Fence:
     """Whether the last call of `commit` ended without an outcome: the transaction may be durable all the same."""
     _warned: bool = False
 
-    def open(self) -> Connection[Any]:
-        """Connect, and read the number of the last commit, by a write. Raise StoreError, or Fenced."""
+    def connect(self) -> Connection[Any]:
+        """Connect at the start. Raise StoreError."""
         self.session.on_connected = self._on_connected
-        connection = self.session.open()
-        try:
-            found = connection.execute(_RESOLVE, (self.epoch,)).fetchone()
-        except psycopg.Error as error:
-            raise store_error(error) from error
+        return self.session.open()
+
+    def open(self, connection: Connection[Any]) -> None:
+        """Read the number of the last commit, by a write. Raise psycopg.Error, or Fenced."""
+        found = connection.execute(_RESOLVE, (self.epoch,)).fetchone()
         if found is None:
             raise fenced(self.epoch)
         self.last_commit = found[0]
-        return connection
 
     def commit(self, apply: Callable[[Connection[Any]], None]) -> None:
         """Make one transaction with the changes of `apply` durable. `apply` may be called several times.

@@ -122,8 +122,9 @@ class PostgresStore:
 
     def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
         try:
-            connection = self._fence.open()
+            connection = self._fence.connect()
             check_version(connection, self._engine)
+            self._fence.open(connection)
             entities, dropped = self._load(connection)
         except psycopg.Error as error:
             self._drop_sessions()
