@@ -37,6 +37,7 @@ _TERMINATE: Final = """
     WHERE pid <> pg_backend_pid() AND substring(application_name FROM %s)::bigint < %s
 """
 _SET_FENCE: Final = "UPDATE fence SET epoch = %s WHERE epoch < %s"
+_SET_NAME: Final = "SELECT set_config('application_name', %s, false)"
 _RENEW: Final = """
     UPDATE lease SET beat = beat + 1, pids = %s::integer[], address = coalesce(%s::text, address)
     WHERE epoch = %s AND owner = %s
@@ -75,8 +76,9 @@ def take_over(connection: Connection[Any], engine: Engine, seen: Lease, owner: s
     """Take over the lease as it was seen, and return the new epoch; None if it changed meanwhile.
 
     Sessions of lower epochs are terminated: the server could keep waiting for one of a paused node, and that session
-    can have a lock on the fence. The transaction is synchronous. Raise OutcomeUnknown if it is not known to be on the
-    standby, and StoreError or psycopg.Error like `read`; then read the lease again.
+    can have a lock on the fence. From then on this connection counts as a session of the new epoch. The transaction is
+    synchronous. Raise OutcomeUnknown if it is not known to be on the standby, and StoreError or psycopg.Error like
+    `read`; then read the lease again.
     """
     warnings: list[str | None] = []
 
@@ -89,6 +91,7 @@ def take_over(connection: Connection[Any], engine: Engine, seen: Lease, owner: s
             pattern = f"^{engine.prefix}([0-9]+)/"
             connection.execute(_TERMINATE, (pattern, epoch))
             connection.execute(_SET_FENCE, (epoch, epoch))
+            connection.execute(_SET_NAME, (engine.session_name("lease", epoch),))
             return int(epoch)
         return None
 
@@ -115,9 +118,14 @@ def renew(
     return _update(connection, _RENEW, (list(pids), address, epoch, owner))
 
 
-def release(connection: Connection[Any], epoch: int, owner: str) -> bool:
-    """Give up the lease, so that another node takes over at once. Return False if another node has it already."""
-    return _update(connection, _RELEASE, (epoch, owner))
+def release(connection: Connection[Any], engine: Engine, epoch: int, owner: str) -> bool:
+    """Give up the lease, so that another node takes over at once. Return False if another node has it already.
+
+    The connection no longer counts as a session of the epoch.
+    """
+    is_released = _update(connection, _RELEASE, (epoch, owner))
+    _guarded(connection, lambda: connection.execute(_SET_NAME, (engine.session_name("lease", None),)))
+    return is_released
 
 
 def _update(connection: Connection[Any], statement: str, parameters: tuple[Any, ...]) -> bool:
