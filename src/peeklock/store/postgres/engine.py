@@ -46,6 +46,7 @@ _DEFAULTS: Final = {
 _SESSION: Final = """
     SET search_path = {schema};
     SET client_encoding = 'UTF8';
+    SET default_transaction_isolation = 'read committed';
     SET jit = off;
     SET enable_seqscan = off;
     SET enable_bitmapscan = off;
