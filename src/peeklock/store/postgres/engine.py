@@ -94,12 +94,18 @@ class Engine:
         return f"{self.prefix}{'-' if epoch is None else epoch}/{role}"
 
 
-def connect(engine: Engine, role: str, epoch: int | None = None) -> Connection[Any]:
-    """Connect, with autocommit. Raise psycopg.Error."""
+def connect(
+    engine: Engine,
+    role: str,
+    epoch: int | None = None,
+    on_connected: Callable[[Connection[Any]], None] = lambda connection: None,
+) -> Connection[Any]:
+    """Connect, with autocommit. Raise psycopg.Error. `on_connected` is called before the first statement."""
     given = conninfo_to_dict(engine.url)
     conninfo = make_conninfo("", **(_DEFAULTS | given | {"application_name": engine.session_name(role, epoch)}))
     connection = psycopg.connect(conninfo, autocommit=True)
     try:
+        on_connected(connection)
         connection.execute(_SESSION.format(schema=engine.schema))
         arrays.register(connection)
         connection.prepare_threshold = 0
@@ -132,6 +138,8 @@ class Session:
         self._epoch = epoch
         self._stop = stop
         self._connection: Connection[Any] | None = None
+        self._wire: Connection[Any] | None = None
+        """The same connection, also while its first statements are executed."""
         self._lock = Lock()
         self.generation = 0
         """How often the session was connected."""
@@ -170,7 +178,7 @@ class Session:
     def drop(self) -> None:
         """Close the connection; the next use opens another one."""
         with self._lock:
-            connection, self._connection = self._connection, None
+            connection, self._connection, self._wire = self._wire, None, None
             if connection is not None:
                 with suppress(psycopg.Error):
                     connection.close()
@@ -178,8 +186,8 @@ class Session:
     def interrupt(self) -> None:
         """Cut the connection, so that a thread that waits for the server gets an error."""
         with self._lock:
-            if self._connection is not None and not self._connection.closed:
-                with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as wire:
+            if self._wire is not None and not self._wire.closed:
+                with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._wire.fileno())) as wire:
                     wire.shutdown(socket.SHUT_RDWR)
 
     def cancel(self) -> None:
@@ -190,8 +198,12 @@ class Session:
                     self._connection.cancel_safe(timeout=2.0)
 
     def _connect(self) -> None:
-        connection = connect(self._engine, self._role, self._epoch)
+        connection = connect(self._engine, self._role, self._epoch, self._set_wire)
+        self.on_connected(connection)
         with self._lock:
             self._connection = connection
             self.generation += 1
-        self.on_connected(connection)
+
+    def _set_wire(self, connection: Connection[Any]) -> None:
+        with self._lock:
+            self._wire = connection
