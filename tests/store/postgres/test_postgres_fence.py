@@ -95,7 +95,7 @@ def test_a_store_is_not_opened_with_an_epoch_that_is_over(engine: Engine) -> Non
     with pytest.raises(Fenced):
         store.open()
     assert store._threads == []
-    assert writer_pids(engine) == []
+    wait_until(lambda: writer_pids(engine) == [], "the session ends")
 
 
 def test_a_store_that_is_taken_over_cannot_undo_the_work_of_its_successor(engine: Engine) -> None:

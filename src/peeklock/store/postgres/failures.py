@@ -7,7 +7,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import Connection
 
-from ..base import StoreError, StoreFull, StoreLocked
+from ..base import StoreError, StoreFull
 
 WARNING: Final = "01000"
 """A plain warning. During a commit: PostgreSQL no longer waits for the standby, so the commit may exist on this server
@@ -31,7 +31,7 @@ _TRANSIENT_CLASSES: Final = frozenset({"08", "57"})
 """Connection failures, and interventions of an administrator such as a shutdown."""
 
 
-class Fenced(StoreLocked):
+class Fenced(StoreError):
     """Another node has taken over the namespace: this node can commit nothing any more and must exit."""
 
 
