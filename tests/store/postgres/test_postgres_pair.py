@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 from postgres_harness import make_store, new_engine, query, take_over
-from postgres_server import Server, make_server, make_standby, wait_until
+from postgres_server import SECONDS, Server, make_server, make_standby, wait_until
 from psycopg.conninfo import make_conninfo
 from store_harness import Driver, message
 
@@ -118,6 +118,27 @@ def test_a_renewal_does_not_wait_for_the_standby(pair: Pair, driver: Driver, eng
     pair.standby.start()
 
 
+def test_a_store_is_not_opened_before_the_standby_has_what_it_reads(pair: Pair, engine: Engine) -> None:
+    epoch = take_over(engine)
+    pair.standby.stop()
+    raised: list[StoreError] = []
+
+    def open_store() -> None:
+        try:
+            PostgresStore(engine, epoch, lambda call: None).open()
+        except StoreError as error:
+            raised.append(error)
+
+    thread = Thread(target=open_store)
+    thread.start()
+    wait_until_held_back(pair)
+    assert raised == []
+    intervene(pair, "pg_cancel_backend")
+    thread.join(SECONDS)
+    assert "standby" in str(raised[0])
+    pair.standby.start()
+
+
 def test_a_take_over_whose_wait_for_the_standby_ends_early_is_not_a_success(pair: Pair, engine: Engine) -> None:
     take_over(engine)
     pair.standby.stop()
@@ -133,7 +154,7 @@ def test_a_take_over_whose_wait_for_the_standby_ends_early_is_not_a_success(pair
     thread.start()
     waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     wait_until(lambda: pair.primary.query(waiting), "the take-over waits for the standby")
-    thread.join()
+    thread.join(SECONDS)
     assert len(raised) == 1
     pair.standby.start()
     pair.wait_until_synchronous()

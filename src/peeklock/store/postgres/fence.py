@@ -66,10 +66,13 @@ class Fence:
         return self.session.open()
 
     def open(self, connection: Connection[Any]) -> None:
-        """Read the number of the last commit, by a write. Raise psycopg.Error, or Fenced."""
+        """Read the number of the last commit, by a write. Raise psycopg.Error, StoreError, or Fenced."""
+        self._warned = False
         found = connection.execute(_RESOLVE, (self.epoch,)).fetchone()
         if found is None:
             raise fenced(self.epoch)
+        if self._warned:  # what was read may not be on the standby
+            raise StoreError("PostgreSQL stopped waiting for its standby while the store was being opened. Try again.")
         self.last_commit = found[0]
 
     def commit(self, apply: Callable[[Connection[Any]], None]) -> None:
