@@ -115,17 +115,19 @@ class Broker:
         self._agenda = Agenda(options.clock)
         """The timers of the server. The namespace has an agenda of its own."""
         self._audit_log: AuditLog | None = None
+        self.sockets: list[socket.socket] = []
+        """The listening sockets, in the order of the ports."""
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
-        return self._listeners[0].port
+        return self.ports[0]
 
     @property
     def ports(self) -> list[int]:
         """The port and the further ports, in the order of the options."""
-        return [listener.port for listener in self._listeners]
+        return [int(sock.getsockname()[1]) for sock in self.sockets]
 
     @property
     def audit(self) -> Audit:
@@ -172,23 +174,27 @@ class Broker:
             host = f"[{host}]"
         return f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={self.key_name};"
 
+    def bind(self) -> None:
+        """Bind the ports, and check the keys. `start` does it unless it is done. StartError if that fails."""
+        self.check_keys(self.options.namespace)
+        self.sockets = self._bind()
+
     async def start(self) -> None:
         """Start; connections are accepted when this returns. StartError when the broker cannot start."""
         definition = self.options.namespace
-        self.check_keys(definition)
+        if not self.sockets:
+            self.bind()
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
         keep_freed_memory()
         loop = asyncio.get_running_loop()
-        sockets = self._bind()
         store: Store | None = None
         metrics = Metrics()
         try:
             self._open_audit(metrics)
         except StartError:
-            for sock in sockets:
-                sock.close()
+            self._close_sockets()
             raise
         try:
             store = self._store = metrics.measured(self._make_store(loop))
@@ -227,36 +233,48 @@ class Broker:
             )
             await self._http.start()
         except BaseException:
-            for sock in sockets:
-                sock.close()
+            self._close_sockets()
             if store is not None:
                 store.close()
             if self._audit_log is not None:
                 self._audit_log.close()
             raise
         self.run_agenda()
-        for sock in sockets:
-            listener = Listener(
-                sock,
-                lambda: self.tls.context,
-                self._amqp_protocol,
-                self._http.protocol,
-                admission=self._admission,
-                first_bytes_seconds=limits.first_bytes_seconds,
-            )
-            self._listeners.append(listener)
-            log.info("listening", extra={"fields": {"host": self.options.host, "port": listener.port}})
+        self._listen()
 
-    async def stop(self) -> None:
-        """Stop accepting connections, let running operations finish, close the connections, then close the store."""
+    def suspend(self, description: str) -> None:
+        """Stop accepting and delivering, and close all connections. Memory and store stay, until `resume` or `stop`."""
+        for listener in self._listeners:
+            listener.detach()
+        self._listeners.clear()
+        error = Error(condition=Condition.CONNECTION_FORCED, description=description)
+        for shell in list(self.shells):
+            shell.quiesce()
+            shell.close(error)
+        self._http.abort_connections()
+
+    def resume(self) -> None:
+        """Accept connections again."""
+        self._listen()
+
+    def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere, and from which nothing was read."""
+        self._listeners[0].adopt(connection)
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Stop accepting connections, let running operations finish, close the connections, then close the store.
+
+        Without `drain`, running operations do not finish.
+        """
         log.info("stopping", extra={"fields": {"connections": len(self.shells)}})
         limits = self.options.limits
         for listener in self._listeners:
             listener.close()
+        self._close_sockets()
         self._http.end_waits()
         for shell in list(self.shells):
             shell.quiesce()
-        if not await _wait_until(lambda: self.namespace.journal.idle, limits.stop_seconds):
+        if drain and not await _wait_until(lambda: self.namespace.journal.idle, limits.stop_seconds):
             log.warning("stopping before the store has finished its commits")
         error = Error(condition=Condition.CONNECTION_FORCED, description="The broker is stopping.")
         for shell in list(self.shells):
@@ -297,6 +315,23 @@ class Broker:
         self._set_timer()
 
     # --- private ---
+
+    def _listen(self) -> None:
+        for sock in self.sockets:
+            listener = Listener(
+                sock,
+                lambda: self.tls.context,
+                self._amqp_protocol,
+                self._http.protocol,
+                admission=self._admission,
+                first_bytes_seconds=self.options.limits.first_bytes_seconds,
+            )
+            self._listeners.append(listener)
+            log.info("listening", extra={"fields": {"host": self.options.host, "port": listener.port}})
+
+    def _close_sockets(self) -> None:
+        for sock in self.sockets:
+            sock.close()
 
     def _amqp_protocol(self, ticket: Ticket) -> AmqpProtocol:
         options = self.options

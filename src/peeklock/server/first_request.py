@@ -14,8 +14,8 @@ from typing import cast
 
 from aiohttp import web
 
+from peeklock.server.acceptor import log_refused
 from peeklock.server.admission import TOO_MANY, Ticket
-from peeklock.server.listener import log_refused
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
 from peeklock.server.request_memory import RequestMemory
@@ -107,6 +107,11 @@ class FirstRequest(asyncio.Protocol):
         # aiohttp does the same then, and has no method for it.
         self._inner.force_close()
         self._inner._parser = None
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.stop_waiting()
+        self._transport.abort()
 
     def count_unfinished(self, shell: Shell) -> None:
         """Count received bytes for the shell until its client has logged in: aiohttp buffers incomplete messages."""

@@ -162,6 +162,11 @@ class HttpService:
         """Answer the requests that wait for messages; later requests do not wait."""
         self._waits.stop()
 
+    def abort_connections(self) -> None:
+        """Close all connections at once, also those with unfinished requests and WebSockets."""
+        for connection in list(self._connections.values()):
+            connection.abort()
+
     async def stop(self) -> None:
         await self._runner.cleanup()
 

@@ -7,25 +7,22 @@ connections, the first four bytes distinguish HTTP from AMQP. Connections that d
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, cast
 
+from peeklock.server.acceptor import Acceptor, log_refused
 from peeklock.server.admission import TOO_MANY, Admission, Ticket
 from peeklock.server.logs import event
-from peeklock.server.peers import address_of, name_of, peer_name, socket_name
+from peeklock.server.peers import peer_name, socket_name
 
 log = logging.getLogger(__name__)
 
 TLS_RECORD: Final = b"\x16"
-BACKLOG: Final = 1024
 _METHODS: Final = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC")
-_OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 MakeProtocol = Callable[[Ticket], asyncio.Protocol]
 """The protocol releases the ticket when the connection is lost."""
@@ -48,7 +45,6 @@ class Listener:
         self._tls = tls
         self._amqp = amqp
         self._http = http
-        self._admission = admission
         self._first_bytes_seconds = first_bytes_seconds
         self._loop = asyncio.get_running_loop()
         self._silent: dict[socket.socket, tuple[Ticket, asyncio.TimerHandle]] = {}
@@ -56,9 +52,7 @@ class Listener:
         self._starting: set[asyncio.Task[None]] = set()
         """Connections in their TLS handshake."""
         self._sniffers: set[Sniffer] = set()
-        sock.setblocking(False)
-        sock.listen(BACKLOG)
-        self._loop.add_reader(sock, self._accept)
+        self._acceptor = Acceptor(sock, admission, self._on_accepted)
 
     @property
     def port(self) -> int:
@@ -66,8 +60,12 @@ class Listener:
 
     def close(self) -> None:
         """Stop accepting connections, and close those whose protocol is not known yet."""
-        self._loop.remove_reader(self._socket)
+        self.detach()
         self._socket.close()
+
+    def detach(self) -> None:
+        """Do the same, but leave the listening socket open for another listener."""
+        self._acceptor.stop()
         for connection in list(self._silent):
             self._close_silent(connection)
         for task in self._starting:
@@ -75,37 +73,16 @@ class Listener:
         for sniffer in list(self._sniffers):
             sniffer.abort()
 
-    def _accept(self) -> None:
-        for _ in range(BACKLOG):
-            try:
-                connection, address = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _OUT_OF_FILES:
-                    raise
-                log.error("connections cannot be accepted: %s", error.strerror)
-                self._loop.remove_reader(self._socket)
-                self._loop.call_later(1.0, self._accept_again)
-                return
-            peer = name_of(address)
-            ticket = self._admission.admit(address_of(peer))
-            if isinstance(ticket, str):
-                log_refused(peer, ticket)
-                connection.close()
-                continue
-            connection.setblocking(False)
-            with suppress(OSError):  # the client has closed it already
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ticket.evict = partial(self._evict, connection, peer)
-            timeout = ticket.first_bytes_timeout(self._first_bytes_seconds)
-            deadline = self._loop.call_later(timeout, self._give_up, connection, peer)
-            self._silent[connection] = ticket, deadline
-            self._loop.add_reader(connection, self._peek, connection)
+    def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere, and from which nothing was read."""
+        self._acceptor.admit(connection, socket_name(connection))
 
-    def _accept_again(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket, self._accept)
+    def _on_accepted(self, connection: socket.socket, peer: str, ticket: Ticket) -> None:
+        ticket.evict = partial(self._evict, connection, peer)
+        timeout = ticket.first_bytes_timeout(self._first_bytes_seconds)
+        deadline = self._loop.call_later(timeout, self._give_up, connection, peer)
+        self._silent[connection] = ticket, deadline
+        self._loop.add_reader(connection, self._peek, connection)
 
     def _give_up(self, connection: socket.socket, peer: str) -> None:
         if self._silent[connection][0].is_reserved:
@@ -221,10 +198,6 @@ class Sniffer(asyncio.Protocol):
     def _forget(self) -> None:
         self._deadline.cancel()
         self._sniffers.discard(self)
-
-
-def log_refused(peer: str, reason: str) -> None:
-    event(log, logging.WARNING, "connection refused", peer=peer, reason=reason)
 
 
 def _log_dropped(peer: str, reason: str) -> None:
