@@ -1,0 +1,1 @@
+"""A broker on several nodes, of which one at a time is active. The others relay connections to it."""
