@@ -86,6 +86,7 @@ LADDER: dict[str, set[str]] = {
         "store.memory",
         "store.disk.space",
         "store.disk.store",
+        "store.postgres",
     },
     "admin": {"entities", "atom", "broker", "server"},
     "rest": {"amqp", "entities", "broker", "server", "store.base"},
