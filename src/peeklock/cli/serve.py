@@ -20,6 +20,7 @@ from peeklock import __version__
 from peeklock.admin.service import administer
 from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
+from peeklock.cli.replicating import make_settings, run_node
 from peeklock.cli.signals import stopping_signals
 from peeklock.engine import session
 from peeklock.entities.settings import DEFAULT_PROFILE, PROFILES
@@ -32,6 +33,7 @@ from peeklock.server.config_keys import MAX_COUNT
 from peeklock.server.config_server import ServerSettings
 from peeklock.server.logs import configure_logging
 from peeklock.server.reload import Reloader
+from peeklock.server.replication.settings import DEFAULT_SCHEMA
 from peeklock.server.secrets import has_keys, warn_of_readers
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,14 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class ReplicationChoice(StrEnum):
+    """The choices of --replication."""
+
+    REQUIRE = "require"
+    EXTERNAL = "external"
+    NONE = "none"
 
 
 EMULATOR_PROFILE: Final = "emulator"
@@ -73,6 +83,42 @@ def serve(
     memory: Annotated[
         bool, typer.Option("--memory", help="Store everything in memory; nothing survives a restart.")
     ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Store everything in PostgreSQL, in place of a data folder, as one of several nodes. Creates the "
+            "tables if they do not exist.",
+        ),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="With --store: the schema of the namespace.", show_default=DEFAULT_SCHEMA)
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="With --store: the name of this node.", show_default="the host name")
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --store: where the other nodes reach this one.",
+            show_default="--host and --port, or the host name if --host is a wildcard",
+        ),
+    ] = None,
+    lease_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="With --store: after so long without the active node another one takes over.", show_default="6"
+        ),
+    ] = None,
+    replication: Annotated[
+        ReplicationChoice | None,
+        typer.Option(
+            help="With --store: require a synchronous standby of PostgreSQL, or rely on replication that is external "
+            "to it, or accept none.",
+            show_default="require",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for a free port.")] = 5672,
     tls_port: Annotated[
@@ -141,10 +187,23 @@ def serve(
     """
     if emulator:
         config = config or _emulator_config()
-        memory = memory or data is None
+        memory = memory or (data is None and store is None)
         admin_port = _emulator_http_port() if admin_port is None else admin_port
     if memory and data is not None:
         fail("--memory and --data exclude each other")
+    if store is not None and (memory or data is not None):
+        fail(f"--store and {'--memory' if memory else '--data'} exclude each other")
+    node_options = {
+        "schema": schema,
+        "name": node,
+        "advertise": advertise,
+        "lease_seconds": lease_seconds,
+        "replication": None if replication is None else replication.value,
+    }
+    given = {name: value for name, value in node_options.items() if value is not None}
+    if store is None and given:
+        option = "node" if "name" in given else next(iter(given)).replace("_", "-")
+        fail(f"--{option} requires --store")
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key require each other")
     if prune and config is None:
@@ -167,13 +226,13 @@ def serve(
     options = Options(
         namespace=configured.namespace,
         profile=limits,
-        data=None if memory else (data or DEFAULT_DATA),
+        data=None if memory or store is not None else (data or DEFAULT_DATA),
         host=host,
         port=port,
         further_ports=tuple(number for number in (tls_port, admin_port) if number is not None),
         tls_certificate=tls_cert,
         tls_key=tls_key,
-        tls_folder=default_tls_folder() if memory else None,
+        tls_folder=default_tls_folder() if memory or store is not None else None,
         make_certificates=ensure_certificates_in_process,
         require_tls=require_tls or server.require_tls,
         mtls_ca=mtls_ca or server.mtls_ca,
@@ -188,9 +247,13 @@ def serve(
         messaging=serve_messages,
     )
     try:
-        uvloop.run(_serve(options, config, prune))
+        if store is None:
+            uvloop.run(_serve(options, config, prune))
+            return
+        status = run_node(options, make_settings(store, **given), config, prune, _warn_without_config)
     except StartError as error:
         fail(str(error))
+    raise typer.Exit(status)
 
 
 def _emulator_config() -> Path | None:

@@ -1,4 +1,4 @@
-"""`peeklock store`: inspect, check, repair, back up and restore a data folder."""
+"""`peeklock store`: inspect, check, repair, back up and restore a data folder; create tables in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import typer
 
 from peeklock.cli.failing import Exit, fail
 from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_pairs, print_table
+from peeklock.cli.replicating import create_tables, make_settings
 from peeklock.cli.serve import DEFAULT_DATA
+from peeklock.server.broker import StartError
+from peeklock.server.replication.settings import DEFAULT_SCHEMA
 from peeklock.store.base import StoreError
 from peeklock.store.disk.folder import FolderLock
 from peeklock.store.disk.upkeep.backup import back_up, restore
@@ -32,6 +35,23 @@ _SHOWN = 1000
 """The most findings in a table."""
 
 Data = Annotated[Path, typer.Option(help="The data folder.")]
+
+
+@store.command(name="init")
+def run_init(
+    url: Annotated[str, typer.Argument(help="The connection string or URL of PostgreSQL.")],
+    schema: Annotated[str, typer.Option(help="The schema of the namespace.")] = DEFAULT_SCHEMA,
+) -> None:
+    """Create the tables of a namespace in PostgreSQL. `peeklock serve --store` does the same if they do not exist."""
+    try:
+        created = create_tables(make_settings(url, schema=schema, replication="none"))
+    except StartError as error:
+        fail(str(error), Exit.FAILED)
+    note(
+        f"The tables were created in the schema {schema}."
+        if created
+        else f"The schema {schema} has its tables already."
+    )
 
 
 @store.command(name="info")
