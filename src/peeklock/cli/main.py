@@ -47,7 +47,7 @@ def compose(command: str | None) -> typer.Typer:
         """A Service Bus broker, and commands that work with it and with the hosted service.
 
         Exit codes: 0 done; 1 refused or failed; 2 invalid arguments or configuration; 3 not found; 4 already exists;
-        5 not authorized; 6 not reachable; 7 damage found; 130 interrupted.
+        5 not authorized; 6 not reachable; 7 damage found; 75 replaced by another node; 130 interrupted.
         """
 
     for module in dict.fromkeys(COMMANDS.values() if command not in COMMANDS else [COMMANDS[command]]):

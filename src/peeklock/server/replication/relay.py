@@ -217,6 +217,7 @@ class Side(asyncio.Protocol):
         self._pair = pair
         self._transport: asyncio.Transport | None = None
         self._is_aborted = False
+        self._is_lost = False
         self._has_ended = False
         """The peer sends nothing more."""
         self._early = bytearray()
@@ -235,8 +236,9 @@ class Side(asyncio.Protocol):
             stream.write(bytes(self.other._early))
             self.other._early.clear()
             if self.other._has_ended:
-                stream.write_eof()
-            self.other.resume()
+                self.close()
+            else:
+                self.other.resume()
 
     def data_received(self, data: bytes) -> None:
         if self.other._transport is None:  # uvloop has read once before it paused
@@ -246,13 +248,17 @@ class Side(asyncio.Protocol):
             self.other._transport.write(data)
 
     def eof_received(self) -> bool:
-        """Pass the end on. The connection ends when both sides have ended."""
+        """Pass the end on.
+
+        A client that has ended may still wait for answers. A broker that has ended has closed the connection.
+        """
         self._has_ended = True
-        if self.other._has_ended:
-            self.other.close()
-            return False
-        if (transport := self.other._transport) is not None and not transport.is_closing():
-            transport.write_eof()
+        transport = self.other._transport
+        if transport is not None and not transport.is_closing():
+            if self is self._pair.upstream or self.other._has_ended:
+                self.other.close()
+            else:
+                transport.write_eof()
         return True
 
     def pause_writing(self) -> None:
@@ -262,6 +268,7 @@ class Side(asyncio.Protocol):
         self.other.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
         if exc is None:
@@ -282,7 +289,7 @@ class Side(asyncio.Protocol):
         """Close this side when all is written, or after a while."""
         if self._transport is None:
             self._is_aborted = True
-        elif self._timer is None:
+        elif self._timer is None and not self._is_lost:
             self._transport.close()
             self._timer = asyncio.get_running_loop().call_later(CLOSING_SECONDS, self._transport.abort)
 
