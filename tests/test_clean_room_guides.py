@@ -25,6 +25,13 @@ ANY_PORT = {"PEEKLOCK_PORT": "0"}
 NOT_RUN = {
     "docker compose up --detach --wait": "there is no container engine; its command and health check are run",
     "make serve": "test_clean_room runs it as the README prints it",
+    "pip install 'peeklock[postgres]'": "it installs what the name stands for on the package index, not this checkout",
+    "export PEEKLOCK_STORE='postgresql://peeklock@db-1,db-2/peeklock?target_session_attrs=read-write'": (
+        "it names two machines with PostgreSQL"
+    ),
+    "peeklock serve --config config.json --host 0.0.0.0 --node node-1 --advertise node-1.internal:5672": (
+        "it requires PostgreSQL; tests/server/replication/test_nodes.py starts nodes on a real one"
+    ),
     "pip install '.[spark]'": "test_clean_room runs it as the README prints it",
     "peeklock serve": "test_clean_room runs it as the README prints it",
     "peeklock send queue 'a lamp' 'a house' 'a car'": "test_clean_room runs it before the program for Spark",

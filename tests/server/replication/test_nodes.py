@@ -16,8 +16,10 @@ from urllib.request import urlopen
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from psycopg.conninfo import make_conninfo
 
 from serving import ServedBroker
+from store.postgres_proxy import proxy_to
 from store.postgres_server import Server, make_server, wait_until
 
 SECONDS = 30.0
@@ -48,14 +50,13 @@ class Cluster:
             json.dumps({"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": queues, "Topics": []}]}})
         )
 
-    def start(self, *arguments: str) -> ServedBroker:
+    def start(self, url: str = "") -> ServedBroker:
         folder = self._folder / str(len(self.nodes))
         folder.mkdir()
         node = ServedBroker(
             folder,
-            *("--store", self.server.url, "--schema", self.schema, "--replication", "none"),
+            *("--store", url or self.server.url, "--schema", self.schema, "--replication", "none"),
             *("--node", f"node{len(self.nodes)}", "--lease-seconds", str(LEASE), "--config", str(self._config)),
-            *arguments,
             data=False,
         )
         self.nodes.append(node)
@@ -276,7 +277,7 @@ def test_a_restart_of_the_idle_database_changes_no_role(server: Server, cluster:
     wait_until(lambda: "could not be renewed" in active.log, "the active node has noticed it", SECONDS)
     server.start()
     wait_until(lambda: cluster.lease[1] > beat + 3, "the lease is renewed again", SECONDS)
-    wait_until(lambda: "database answers again" in standby.log, "the standby reads the lease", SECONDS)
+    wait_until(lambda: "the lease was read again" in standby.log, "the standby reads the lease", SECONDS)
     assert cluster.lease[0] == epoch
     assert client.remaining() == sent
     assert client.send("after") == ["after"]
@@ -296,3 +297,22 @@ def test_a_node_without_its_database_suspends_and_resumes(server: Server, cluste
     assert client.remaining() == sent
     assert client.complete(3) == sent
     assert active.stop() == 0
+
+
+def test_a_node_that_is_cut_off_suspends_and_exits_75_when_it_finds_out_that_it_was_replaced(
+    server: Server, cluster: Cluster, connect: Connect
+) -> None:
+    with proxy_to(server.port) as proxy:
+        active = cluster.start(make_conninfo(server.url, port=proxy.port))
+        cluster.wait_for(active)
+        standby = cluster.start()
+        client = connect(standby)
+        sent = client.send(*bodies("before", 3))
+        proxy.block()
+        wait_until(lambda: "node suspended" in active.log, "the node suspends", SECONDS)
+        assert active.process.poll() is None
+        cluster.wait_for(standby)
+        sent += client.send("after")
+        proxy.unblock()
+        assert active.process.wait(SECONDS) == FENCED
+        assert client.remaining() == sent

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 0.1
 """Between checks whether the server has closed the connection."""
+RELEASE_ATTEMPTS: Final = 2
+"""The first one fails if the idle connection was lost."""
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -197,10 +199,15 @@ class LeaseThread:
     def _release(self) -> None:
         if self._epoch is None:
             return
-        try:
-            lease.release(self._connected(), self._engine, self._epoch, self._owner)
-        except (psycopg.Error, StoreError) as error:
-            log.warning("the lease could not be released, so another node waits until it is over: %s", _reason(error))
+        reason = ""
+        for _ in range(RELEASE_ATTEMPTS):
+            try:
+                lease.release(self._connected(), self._engine, self._epoch, self._owner)
+                return
+            except (psycopg.Error, StoreError) as error:
+                self._drop()
+                reason = _reason(error)
+        log.warning("the lease could not be released, so another node waits until it is over: %s", reason)
 
     def _check(self) -> None:
         """Find out whether the server has closed the idle connection, so that it is replaced before it is needed."""

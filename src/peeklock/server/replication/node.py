@@ -82,7 +82,8 @@ class Node:
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
-        self._poll_failure: str | None = None
+        self._problem: str | None = None
+        """The last problem with the lease that was logged."""
 
     @property
     def role(self) -> Role:
@@ -143,15 +144,11 @@ class Node:
             return
         match outcome:
             case Seen(lease, at):
-                if self._poll_failure is not None:
-                    self._poll_failure = None
-                    log.info("the database answers again")
+                self._note_success("read")
                 self._relay.set_target(lease.epoch, self._target(lease))
                 self._act(self._roles.lease_seen(lease, at))
             case PollFailed(reason):
-                if reason != self._poll_failure:
-                    self._poll_failure = reason
-                    log.warning("the lease could not be read: %s", reason)
+                self._note_problem("read", reason)
                 self._act(self._roles.poll_failed())
             case Taken(epoch, began_at):
                 self._epoch = epoch
@@ -159,18 +156,31 @@ class Node:
                 event(log, logging.INFO, "lease taken over", epoch=epoch, node=self._settings.owner)
                 self._act(self._roles.taken(began_at))
             case NotTaken(reason):
-                log.warning("the lease could not be taken over: %s", reason)
+                self._note_problem("taken over", reason)
                 self._act(self._roles.not_taken())
             case Renewed(began_at):
+                self._note_success("renewed")
                 self._act(self._roles.renewed(began_at))
             case RenewalFailed(reason):
-                log.warning("the lease could not be renewed: %s", reason)
+                self._note_problem("renewed", reason)
                 self._handle(Input.RENEWAL_FAILED)
             case LeaseLost():
                 log.error("another node has the lease: epoch %d of this node is over", self._epoch)
                 self._handle(Input.LEASE_LOST)
             case Disconnected():
                 self._later(0.0, self._thread.renew)
+
+    def _note_problem(self, what: str, reason: str) -> None:
+        """Log a problem with the lease, once until it changes: it is tried again several times a second."""
+        problem = f"the lease could not be {what}: {reason}"
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("%s", problem)
+
+    def _note_success(self, what: str) -> None:
+        if self._problem is not None and self._problem.startswith(f"the lease could not be {what}:"):
+            self._problem = None
+            log.info("the lease was %s again", what)
 
     def _on_fatal(self, error: StoreError) -> None:
         """Called with Fenced and CommitsLost; the store has logged the error."""
