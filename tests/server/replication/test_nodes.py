@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -14,10 +15,11 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 from psycopg.conninfo import make_conninfo
 
+from peeklock.server.broker import default_tls_folder
 from serving import ServedBroker
 from store.postgres_proxy import proxy_to
 from store.postgres_server import Server, make_server, wait_until
@@ -77,6 +79,10 @@ class Cluster:
         return row
 
     @property
+    def authority(self) -> Path:
+        return default_tls_folder() / "tls" / "authority.pem"
+
+    @property
     def address(self) -> object:
         ((address,),) = self.server.query(f"SELECT address FROM {self.schema}.lease")
         return address
@@ -97,7 +103,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(server: Server, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # for the certificates
     cluster = Cluster(server, tmp_path)
     yield cluster
     cluster.stop()
@@ -195,8 +202,18 @@ def test_a_client_of_the_standby_sends_and_receives_through_it(cluster: Cluster,
     sent = through.send(*bodies("relayed", 5))
     assert connect(active).remaining() == sent
     assert through.complete(5) == sent
-    with urlopen(f"http://127.0.0.1:{standby.port}/health", timeout=SECONDS) as answer:
-        assert json.load(answer)["status"] == "healthy"
+    trust = ssl.create_default_context(cafile=cluster.authority)
+    for scheme in "http", "https":
+        with urlopen(f"{scheme}://127.0.0.1:{standby.port}/health", timeout=SECONDS, context=trust) as answer:
+            assert json.load(answer)["status"] == "healthy"
+    with ServiceBusClient.from_connection_string(
+        standby.connection_string.replace("UseDevelopmentEmulator=true;", ""),
+        transport_type=TransportType.AmqpOverWebsocket,
+        custom_endpoint_address=f"https://127.0.0.1:{standby.port}",
+        connection_verify=str(cluster.authority),
+    ) as over_websocket:
+        over_websocket.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("over WebSocket"))
+    assert through.remaining() == ["over WebSocket"]
 
 
 def test_after_a_kill_every_acknowledged_message_is_there_once_and_no_completed_one(
@@ -316,3 +333,14 @@ def test_a_node_that_is_cut_off_suspends_and_exits_75_when_it_finds_out_that_it_
         proxy.unblock()
         assert active.process.wait(SECONDS) == FENCED
         assert client.remaining() == sent
+
+
+def test_a_database_that_lost_commits_stops_the_node_which_says_so(cluster: Cluster, connect: Connect) -> None:
+    active = cluster.start()
+    cluster.wait_for(active)
+    client = connect(active)
+    client.send(*bodies("before", 3))
+    cluster.server.query(f"UPDATE {cluster.schema}.fence SET last_commit = last_commit - 1")
+    assert client.try_to_send("after") == []
+    assert active.process.wait(SECONDS) == FENCED
+    assert "PostgreSQL lost acknowledged commits" in active.log
