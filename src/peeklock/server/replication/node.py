@@ -115,7 +115,7 @@ class Node:
         finally:
             self._cancel_timers()
             self._relay.close()
-            for sock in [*sockets, *self.broker.sockets]:
+            for sock in sockets:
                 sock.close()
         await self._end(status)
         if self._failure is not None:
@@ -279,6 +279,8 @@ class Node:
         if self._is_serving:
             self._is_serving = False
             await self.broker.stop(drain=False)
+        for sock in self.broker.sockets:  # those of a broker that was never started
+            sock.close()
         self._thread.finish(release=status == EXIT_DONE)
         try:
             await asyncio.wait_for(self._thread_ended.wait(), RELEASE_SECONDS)
