@@ -56,6 +56,9 @@ class Limits:
     aborted."""
     stop_seconds: Annotated[float, Configured("StopSeconds", "for work that is under way when the broker stops")] = 5.0
     """Seconds for pending work when the broker stops. Beyond it: the work is cancelled."""
+    hold_seconds: float = 60.0
+    """Seconds that a connection to a node of a replicated broker waits while no node is active. Beyond it: the
+    connection is closed."""
     unsaved_high: int = 32 * MIB
     """Bytes of one connection that are not stored yet. Beyond it: the broker stops reading from the connection."""
     unsaved_low: int = 16 * MIB

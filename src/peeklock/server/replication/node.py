@@ -102,7 +102,7 @@ class Node:
         # Copies: the broker's own listener and the relay use different descriptors of the same socket.
         sockets = [sock.dup() for sock in self.broker.sockets]
         options = self.broker.options
-        self._relay = Relay(sockets, Admission(options.limits, options.clock))
+        self._relay = Relay(sockets, Admission(options.limits, options.clock), options.limits.hold_seconds)
         self._thread = LeaseThread(
             self._engine, self._settings.owner, self._address, self._report, self._on_thread_ended
         )

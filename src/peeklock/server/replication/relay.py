@@ -20,8 +20,6 @@ from peeklock.server.logs import event
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS: Final = 60.0
-"""How long a connection waits for an active node. Then it is closed."""
 CONNECT_SECONDS: Final = 2.0
 """Time for one attempt to connect to the active node."""
 RETRY_SECONDS: Final = 0.25
@@ -39,9 +37,7 @@ Target = tuple[str, int]
 class Relay:
     """Accepts connections on listening sockets, and relays or holds them."""
 
-    def __init__(
-        self, sockets: Sequence[socket.socket], admission: Admission, hold_seconds: float = HOLD_SECONDS
-    ) -> None:
+    def __init__(self, sockets: Sequence[socket.socket], admission: Admission, hold_seconds: float) -> None:
         self._sockets = sockets
         self._admission = admission
         self._hold_seconds = hold_seconds
