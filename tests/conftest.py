@@ -26,6 +26,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = "tests/hostile/test_hostile.py::test_the_broker_passes_all_checks_after_all_attacks"
+"""Takes minutes, most of them waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest test first: it would otherwise run for minutes after all others have ended."""
+    items.sort(key=lambda item: item.nodeid != LONGEST)
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ServedBroker]:
     """A broker as a user starts it, with the default namespace."""

@@ -51,7 +51,7 @@ FOUND: dict[str, tuple[int, *tuple[str, ...]]] = {
     "shorten-transactions": (3, "transactions"),
     "forget-counts": (3, "counts"),
     "deliver-claimed": (3, "claims", "returned"),
-    "trust-the-clock": (20, "message locks"),
+    "trust-the-clock": (20, "message locks", "duplicates"),
 }
 """The number of faults needed, and the promises of which at least one is found broken.
 
