@@ -78,10 +78,11 @@ def test_the_readme_by_pip_with_spark(tmp_path: Path) -> None:
     assert len([line for line in program.splitlines() if line]) == 6
     bodies = [b"a lamp", b"a house", b"a car"]
     (send,) = commands(block_with(DOCS / "start" / "spark.md", "sh", "peeklock send"))
-    with room.serving(printed("peeklock serve"), **FREE_PORT) as address, connect(address) as connection:
+    with room.serving(printed("peeklock serve"), **FREE_PORT) as address:
         room.run(send, PEEKLOCK_CONNECTION_STRING=address)
         room.run_program(at(address, program))
-        assert connection.management("queue").peek() == []
+        with connect(address) as connection:
+            assert connection.management("queue").peek() == []
         typed = commands(block_with(DOCS / "pipelines.md", "sh", "pipeline capture"))
         assert typed[0] == "pip install '.[spark]'"
         room.run("peeklock send queue first second --subject created", PEEKLOCK_CONNECTION_STRING=address)
