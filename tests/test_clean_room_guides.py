@@ -25,7 +25,7 @@ ANY_PORT = {"PEEKLOCK_PORT": "0"}
 NOT_RUN = {
     "docker compose up --detach --wait": "there is no container engine; its command and health check are run",
     "make serve": "test_clean_room runs it as the README prints it",
-    "pip install 'peeklock[postgres]'": "it installs what the name stands for on the package index, not this checkout",
+    "pip install '.[postgres]'": "the nodes of tests/server/replication run with this extra",
     "export PEEKLOCK_STORE='postgresql://peeklock@db-1,db-2/peeklock?target_session_attrs=read-write'": (
         "it names two machines with PostgreSQL"
     ),

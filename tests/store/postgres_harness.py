@@ -27,7 +27,7 @@ def new_engine(server: Server, **options: Any) -> Engine:
 
 
 def take_over(engine: Engine, owner: str = "node") -> int:
-    """Take over the lease from whoever has it, and return the new epoch."""
+    """Take over the lease from its owner, and return the new epoch."""
     with connect(engine, "test") as connection:
         epoch = lease.take_over(connection, engine, lease.read(connection, engine), owner, "127.0.0.1:5671")
         assert epoch is not None

@@ -224,6 +224,8 @@ def test_after_a_kill_every_acknowledged_message_is_there_once_and_no_completed_
     first = client.send(*bodies("before", 12))
     assert client.complete(5) == first[:5]
     epoch, _, _ = cluster.lease
+    assert standby.log.count("node standby") == 1
+    assert f"node standby epoch={epoch} " in standby.log
     active.kill()
     second = client.send(*bodies("after", 3))
     assert client.remaining() == first[5:] + second

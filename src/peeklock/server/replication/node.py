@@ -82,6 +82,8 @@ class Node:
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
+        self._active: tuple[int, str | None] | None = None
+        """Epoch and owner of the lease when this node last logged that it is a standby."""
         self._problem: str | None = None
         """The last problem with the lease that was logged."""
 
@@ -147,6 +149,7 @@ class Node:
                 self._note_success("read")
                 self._relay.set_target(lease.epoch, self._target(lease))
                 self._act(self._roles.lease_seen(lease, at))
+                self._note_standby(lease)
             case PollFailed(reason):
                 self._note_problem("read", reason)
                 self._act(self._roles.poll_failed())
@@ -169,6 +172,12 @@ class Node:
                 self._handle(Input.LEASE_LOST)
             case Disconnected():
                 self._later(0.0, self._thread.renew)
+
+    def _note_standby(self, lease: Lease) -> None:
+        """Log that this node is a standby, once for each active node."""
+        if self.role is Role.STANDBY and (lease.epoch, lease.owner) != self._active:
+            self._active = lease.epoch, lease.owner
+            event(log, logging.INFO, "node standby", epoch=lease.epoch, active=lease.owner, address=lease.address)
 
     def _note_problem(self, what: str, reason: str) -> None:
         """Log a problem with the lease, once until it changes: it is tried again several times a second."""
